@@ -1,0 +1,262 @@
+"""The whole configuration as dataclasses. One class a section; the text under a field is its help.
+
+A YAML key that is a Python keyword (`async`) is the field with a trailing underscore. Depends on nothing else here.
+Loading, overriding and validation are in load.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Optional
+
+from omegaconf import MISSING  # noqa: F401  (re-exported for configurations of users' own environments)
+
+
+@dataclass
+class ModelConfig:
+    path: str = "lab"
+    """The policy: `lab` (ships with RTI) or a Hugging Face directory or name."""
+    chat: str = "auto"
+    """Chat format: auto, lab, hermes or generic."""
+    dtype: str = "auto"
+    """Of the weights in the engine and of the learner's arithmetic: auto (bfloat16 on GPU, float32 on CPU), float32, bfloat16."""
+    attention: str = "auto"
+    """auto (flash_attention_2 on GPU where installed, else per-sequence SDPA), flash_attention_2, sdpa."""
+
+
+@dataclass
+class NavigationConfig:
+    tasks: str = "lab"
+    """Task set: `lab` (three-stop trips with short queries), `full` (3 to 9 waypoints), or a directory made by launch/data.py."""
+    service: str = "offline"
+    """offline (a loopback server over the shipped gazetteer), amap (the real service), replay (a recording)."""
+    base_url: str = ""
+    """Where the service is; empty: start an offline server in this process, or the real one's address."""
+    key_env: str = "AMAP_API_KEY"
+    """Name of the environment variable that holds the key of the real service."""
+    results: int = 1
+    """Places shown by a search (the real service shows 10; the lab few, so that refining is needed)."""
+    max_turns: int = 6
+    """Agent turns of an episode."""
+    requests_per_second: float = 3.0
+    """Rate limit per key and service against the real service; the offline server has none."""
+    record: str = ""
+    """File that replies are recorded to, or replayed from."""
+    observation_chars: int = 5000
+    """A tool output longer than this is cut, saying how much was left out."""
+
+
+@dataclass
+class EnvConfig:
+    name: str = "navigation"
+    """The environment package."""
+    class_: Optional[str] = None
+    """`my_pkg.MyTaskSet`: your own environment; then `name` is only a label."""
+    options: dict = field(default_factory=dict)
+    """Keyword arguments of your own environment's class."""
+    navigation: NavigationConfig = field(default_factory=NavigationConfig)
+
+
+@dataclass
+class RolloutConfig:
+    group_size: int = 8
+    """G: rollouts of a task in one group."""
+    groups_per_step: int = 8
+    """Groups that one optimiser step consumes."""
+    temperature: float = 0.8
+    top_p: float = 1.0
+    """Must be 1 in training: the ratio compares full distributions."""
+    max_tokens: int = 128
+    """Tokens of one agent turn."""
+    max_context: int = 1024
+    """Tokens of a whole episode, prompt included."""
+    train_truncated: bool = True
+    """Whether an episode cut by a length limit is trained on (with the reward of a failure)."""
+    retries: int = 3
+    """How often an episode lost to environment or infrastructure is run again before the run stops."""
+    timeout_s: float = 600.0
+    """Wall-clock limit of one episode; beyond it the episode counts as lost and is run again."""
+
+
+@dataclass
+class AlgoConfig:
+    name: str = "rti"
+    """rti or grpo."""
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    """The ratio is clipped to [1 - clip_low, 1 + clip_high]."""
+    advantage_eps: float = 1e-6
+    kl_coef: float = 0.0
+    """Weight of a KL term to the initial policy (k3 estimator); 0: none."""
+
+
+@dataclass
+class RoleConfig:
+    player: str = "policy"
+    """Who plays the role: policy, endpoint or rules."""
+    base_url: str = ""
+    """endpoint: address of an OpenAI-compatible service, e.g. http://127.0.0.1:8000/v1."""
+    model: str = ""
+    """endpoint: the model's name there."""
+    key_env: str = ""
+    """endpoint: name of the environment variable that holds its key."""
+    temperature: float = 0.0
+    max_tokens: int = 256
+
+
+@dataclass
+class InterventionConfig:
+    attempts: int = 1
+    """Intervened rollouts per failed group, run until one succeeds."""
+    delta: float = 5.0
+    """The gate: a rewrite is kept where its perplexity under the rollout prompt is at most delta. 0 refuses all; inf keeps all."""
+    weight_eps: float = 0.2
+    """Weights are clipped to [1 - weight_eps, 1 + weight_eps]."""
+    reweight: bool = True
+    """False: every intervened token weighs 1."""
+    denominator: str = "roll"
+    """Ratio's denominator for intervened tokens: roll (the paper), correction, one."""
+    verifier: bool = True
+    """False: no Verifier (ablation)."""
+    guards: bool = True
+    """Deterministic refusals beside the Verifier: evidence literals that are not in the visible history, schema violations."""
+    replace: str = "random"
+    """Which failed member the rescued rollout replaces: random or first."""
+    prompts: str = "auto"
+    """Prompt pack: auto (compact for the lab format, else the environment's own), full, compact."""
+    validator: RoleConfig = field(default_factory=RoleConfig)
+    corrector: RoleConfig = field(default_factory=RoleConfig)
+    verifier_role: RoleConfig = field(default_factory=RoleConfig)
+
+
+@dataclass
+class GeneratorsConfig:
+    engine: str = "torch"
+    """torch."""
+    replicas: int = 1
+    concurrency: int = 64
+    """Sequences that one replica decodes at once."""
+    threads: int = 0
+    """CPU threads of a replica; 0: all cores."""
+    device: str = "auto"
+    """auto (cuda where there is one), cpu, cuda."""
+
+
+@dataclass
+class EnvWorkersConfig:
+    count: int = 1
+    episodes: int = 64
+    """Episodes that one worker runs at once."""
+
+
+@dataclass
+class IntervenersConfig:
+    min: int = 1
+    max: int = 1
+    episodes: int = 16
+    """Intervened episodes that one actor runs at once."""
+
+
+@dataclass
+class LearnerConfig:
+    world_size: int = 1
+    """FSDP2 ranks."""
+    lr: float = 1e-6
+    warmup_steps: int = 0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    adam_eps: float = 1e-8
+    weight_decay: float = 0.1
+    max_grad_norm: float = 1.0
+    pack_tokens: int = 4096
+    """Token budget of a packed micro-batch."""
+    threads: int = 0
+    """CPU threads of a rank; 0: all cores."""
+    max_skipped: int = 5
+    """Steps in a row with a non-finite gradient before the run stops, with the batch saved."""
+    device: str = "auto"
+
+
+@dataclass
+class AsyncConfig:
+    max_staleness: int = 0
+    """Largest difference of learner version at consumption and oldest version of any token. 0: synchronous."""
+
+
+@dataclass
+class BufferConfig:
+    memory_mb: int = 1024
+    """Groups held in memory; the journal on disk holds all that is not yet consumed."""
+
+
+@dataclass
+class CheckpointConfig:
+    every: int = 10
+    """Steps between checkpoints; 0: only at the end."""
+    keep: int = 2
+    """Newest checkpoints kept; the best by evaluation is kept as well."""
+
+
+@dataclass
+class EvaluationConfig:
+    before: bool = True
+    after: bool = True
+    every: int = 0
+    """Steps between evaluations while training; 0: none."""
+    samples: int = 4
+    """n of pass@k and pass^k."""
+    tasks: int = 0
+    """Number of test tasks; 0: all."""
+    temperature: float = 0.8
+
+
+@dataclass
+class RecordsConfig:
+    trajectories: int = 4
+    """Groups a step whose trajectories are kept; -1: all."""
+    tensorboard: bool = True
+
+
+@dataclass
+class RayConfig:
+    address: str = ""
+    """A running cluster (`auto`, host:port); empty: the job's own cluster where submitted, else a new local one."""
+    num_cpus: int = 0
+    """CPUs of a new local cluster; 0: as many logical CPUs as the actors need."""
+    start_timeout_s: float = 120.0
+    """How long to wait for actors to be placed before saying what was asked and what the cluster has."""
+    restarts: int = 10
+    """Restarts of one actor before the run stops."""
+
+
+@dataclass
+class Config:
+    name: str = "run"
+    """Names the run directory."""
+    run_dir: str = ""
+    """Where the run writes; empty: runs/<name>."""
+    seed: int = 0
+    steps: int = 50
+    """Optimiser steps (a step without a group that teaches costs no update, but counts)."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    env: EnvConfig = field(default_factory=EnvConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    algo: AlgoConfig = field(default_factory=AlgoConfig)
+    intervention: InterventionConfig = field(default_factory=InterventionConfig)
+    generators: GeneratorsConfig = field(default_factory=GeneratorsConfig)
+    env_workers: EnvWorkersConfig = field(default_factory=EnvWorkersConfig)
+    interveners: IntervenersConfig = field(default_factory=IntervenersConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    async_: AsyncConfig = field(default_factory=AsyncConfig)
+    buffer: BufferConfig = field(default_factory=BufferConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    records: RecordsConfig = field(default_factory=RecordsConfig)
+    ray: RayConfig = field(default_factory=RayConfig)
+
+
+CHANGEABLE = frozenset({
+    "steps", "run_dir", "records", "ray", "generators", "env_workers", "interveners", "checkpoint", "evaluation",
+    "buffer", "learner.threads", "learner.world_size", "rollout.timeout_s", "rollout.retries",
+})
+"""Keys (or sections) that a resumed run may change: they do not alter what is learned from which data."""
