@@ -33,6 +33,10 @@ class ChatFormat(Protocol):
         """An assistant message as the policy would write it, stop token included. parse(encode_turn(m)) == m up to call ids."""
         ...
 
+    def decode_text(self, ids: Sequence[int]) -> str:
+        """Text of a sampled turn without special tokens: how a role's JSON answer is read."""
+        ...
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids with special tokens shown, for people and logs."""
         ...
