@@ -1,0 +1,177 @@
+"""What makes sense, beyond types: choices, ranges, and keys that depend on each other. Pure; reports every fault at once.
+
+Each fault says the key, its value, where the value came from, why it cannot work, and the mend.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Iterator, Mapping
+from urllib.parse import urlsplit
+
+from rti.config.keys import ConfigError, keys, leaves, value_of
+from rti.config.schema import Config
+
+ROLES = ("validator", "corrector", "verifier_role")
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "model.chat": ("auto", "lab", "hermes", "generic"),
+    "model.dtype": ("auto", "float32", "bfloat16"),
+    "model.attention": ("auto", "flash_attention_2", "sdpa"),
+    "env.navigation.service": ("offline", "amap", "replay"),
+    "algo.name": ("rti", "grpo"),
+    "intervention.denominator": ("roll", "correction", "one"),
+    "intervention.replace": ("random", "first"),
+    "intervention.prompts": ("auto", "full", "compact"),
+    "generators.engine": ("torch",),
+    "generators.device": ("auto", "cpu", "cuda"),
+    "learner.device": ("auto", "cpu", "cuda"),
+    **{f"intervention.{role}.player": ("policy", "endpoint", "rules") for role in ROLES},
+}
+"""The words that a text key may hold."""
+
+ENVIRONMENTS = ("navigation",)
+"""Environment packages that ship with RTI; any other comes with `env.class`."""
+
+AT_LEAST: dict[str, float] = {
+    "seed": 0, "steps": 0,
+    "env.navigation.results": 1, "env.navigation.max_turns": 1, "env.navigation.observation_chars": 100,
+    "rollout.group_size": 2, "rollout.groups_per_step": 1, "rollout.max_tokens": 1, "rollout.max_context": 2,
+    "rollout.retries": 0,
+    "algo.clip_low": 0, "algo.clip_high": 0, "algo.kl_coef": 0,
+    "intervention.attempts": 1, "intervention.delta": 0, "intervention.weight_eps": 0,
+    "generators.replicas": 1, "generators.concurrency": 1, "generators.threads": 0,
+    "env_workers.count": 1, "env_workers.episodes": 1,
+    "interveners.min": 1, "interveners.max": 1, "interveners.episodes": 1,
+    "learner.world_size": 1, "learner.lr": 0, "learner.warmup_steps": 0, "learner.beta1": 0, "learner.beta2": 0,
+    "learner.weight_decay": 0, "learner.pack_tokens": 1, "learner.threads": 0, "learner.max_skipped": 1,
+    "async.max_staleness": 0, "buffer.memory_mb": 1,
+    "checkpoint.every": 0, "checkpoint.keep": 1,
+    "evaluation.every": 0, "evaluation.samples": 1, "evaluation.tasks": 0, "evaluation.temperature": 0,
+    "records.trajectories": -1, "ray.num_cpus": 0, "ray.restarts": 0,
+    **{f"intervention.{role}.temperature": 0 for role in ROLES},
+    **{f"intervention.{role}.max_tokens": 1 for role in ROLES},
+}
+"""Smallest value, itself allowed."""
+
+ABOVE_ZERO = frozenset({
+    "env.navigation.requests_per_second", "rollout.temperature", "rollout.timeout_s", "algo.advantage_eps",
+    "learner.adam_eps", "learner.max_grad_norm", "ray.start_timeout_s",
+})
+BELOW_ONE = frozenset({"algo.clip_low", "intervention.weight_eps", "learner.beta1", "learner.beta2"})
+MAY_BE_INFINITE = frozenset({"intervention.delta", "algo.clip_high", "learner.max_grad_norm"})
+
+Fault = tuple[str, str, str]   # key, why, the mend
+
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+
+
+def validate(config: Config, origins: Mapping[str, str] | None = None) -> None:
+    """Raise ConfigError with every fault of `config`. `origins` says where a key's value came from."""
+    origins = origins or {}
+    faults = [f for check in (_choices, _bounds, _training, _roles, _places, _secrets) for f in check(config)]
+    if faults:
+        raise ConfigError("\n".join(_sentence(config, origins, *fault) for fault in faults))
+
+
+def _sentence(config: Config, origins: Mapping[str, str], name: str, why: str, mend: str) -> str:
+    value, origin = value_of(config, name), origins.get(name, "its default")
+    if _holds_secret(name, value):
+        return f"{name} (from {origin.replace(value, '...')}): {why}. {mend}."
+    return f"{name} is {value!r} (from {origin}): {why}. {mend}."
+
+
+def _choices(config: Config) -> Iterator[Fault]:
+    for name, allowed in CHOICES.items():
+        if value_of(config, name) not in allowed:
+            yield name, "there is no such choice", f"Choose {_listed(allowed)}"
+    if not config.env.class_ and config.env.name not in ENVIRONMENTS:
+        yield ("env.name", f"no environment of that name ships with RTI (there: {_listed(ENVIRONMENTS)})",
+               "Name one of them, or give your own with env.class=my_pkg.MyTaskSet")
+
+
+def _bounds(config: Config) -> Iterator[Fault]:
+    for name, value in leaves(config).items():
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            continue
+        if not math.isfinite(value) and name not in MAY_BE_INFINITE:
+            yield name, "it must be finite", "Give a number"
+        if name in AT_LEAST and not value >= AT_LEAST[name]:
+            yield name, _why_at_least(name), f"Give {AT_LEAST[name]} or more"
+        if name in ABOVE_ZERO and not value > 0:
+            yield name, "it must be above 0", "Give a positive number"
+        if name in BELOW_ONE and not value < 1:
+            yield name, "it must stay below 1", "Give a number in [0, 1)"
+
+
+def _why_at_least(name: str) -> str:
+    if name == "rollout.group_size":
+        return "advantages compare the members of a group, so that a group of one teaches nothing"
+    return f"it must be at least {AT_LEAST[name]}"
+
+
+def _training(config: Config) -> Iterator[Fault]:
+    rollout, learner = config.rollout, config.learner
+    if rollout.top_p != 1:
+        yield ("rollout.top_p", "the ratio compares the learner's full distribution with the one sampled from, and "
+               "top-p sampling cuts that one short", "Set it to 1; use rollout.temperature to sharpen sampling")
+    if rollout.max_tokens >= rollout.max_context:
+        yield ("rollout.max_tokens", f"one turn must fit the episode's {rollout.max_context} tokens beside the prompt",
+               "Raise rollout.max_context or lower this")
+    if learner.pack_tokens < rollout.max_context:
+        yield ("learner.pack_tokens", f"a sample may have rollout.max_context = {rollout.max_context} tokens and is never split",
+               f"Give {rollout.max_context} or more")
+    if config.interveners.min > config.interveners.max:
+        yield "interveners.min", f"it is above interveners.max = {config.interveners.max}", "Raise the one or lower the other"
+
+
+def _roles(config: Config) -> Iterator[Fault]:
+    for role in ROLES:
+        r = getattr(config.intervention, role)
+        for part in ("base_url", "model"):
+            if r.player == "endpoint" and not getattr(r, part):
+                yield (f"intervention.{role}.{part}", "an endpoint plays this role, and this says which",
+                       "Give it, e.g. " + ("http://127.0.0.1:8000/v1" if part == "base_url" else "the model's name there"))
+
+
+def _places(config: Config) -> Iterator[Fault]:
+    if not config.name or config.name in (".", "..") or "/" in config.name:
+        yield "name", "it names the run directory runs/<name>", "Give a plain name; use run_dir for another place"
+    if not config.model.path:
+        yield "model.path", "there is no policy to train", "Give lab or a Hugging Face directory"
+    if config.env.class_ is not None and not _DOTTED.fullmatch(config.env.class_):
+        yield "env.class", "it must be a module and a class in it", "Write it as my_pkg.MyTaskSet"
+    navigation = config.env.navigation
+    if navigation.service == "replay" and not navigation.record and not config.env.class_:
+        yield "env.navigation.record", "service is replay, and this names the recording", "Give the file"
+    for name in _urls():
+        url = value_of(config, name)
+        if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc):
+            yield name, "it is not an http or https address", "Write it as http://host:port/path"
+
+
+def _secrets(config: Config) -> Iterator[Fault]:
+    """A run writes its configuration down, so that it may hold names of environment variables, never what they hold."""
+    for name in (n for n in keys() if n.endswith("key_env")):
+        if _holds_secret(name, value_of(config, name)):
+            yield (name, "it must be the name of an environment variable, and what is given does not look like one "
+                   "(it is not shown, in case it is the key itself)", "Export the key and give the variable's name")
+    for name in _urls():
+        if _holds_secret(name, value_of(config, name)):
+            yield name, "it holds a user name or password, which a run would write down", "Leave it out of the address"
+
+
+def _holds_secret(name: str, value: Any) -> bool:
+    if name.endswith("key_env"):
+        return bool(value) and not _ENV_NAME.fullmatch(value)
+    return name.endswith("base_url") and "@" in urlsplit(value).netloc
+
+
+def _urls() -> list[str]:
+    return [n for n in keys() if n.endswith("base_url")]
+
+
+def _listed(words: tuple[str, ...]) -> str:
+    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1]
