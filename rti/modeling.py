@@ -98,15 +98,27 @@ def packed_forward(model: torch.nn.Module, token_ids: torch.Tensor, position_ids
 
     `model` may be wrapped by FSDP2. Logits at t depend only on the tokens of t's own sequence up to t.
     """
+    kwargs = _packed_kwargs(model.config, token_ids, cu_seqlens)
+    return model(input_ids=token_ids[None], position_ids=position_ids[None], use_cache=False, **kwargs).logits[0]
+
+
+def packed_hidden(model: PreTrainedModel, token_ids: torch.Tensor, position_ids: torch.Tensor,
+                  cu_seqlens: torch.Tensor | Sequence[int]) -> torch.Tensor:
+    """Last hidden states [T, H] (what the output embedding is applied to) of a packed row; as packed_forward otherwise."""
+    kwargs = _packed_kwargs(model.config, token_ids, cu_seqlens)
+    out = model.base_model(input_ids=token_ids[None], position_ids=position_ids[None], use_cache=False, **kwargs)
+    return out.last_hidden_state[0]
+
+
+def _packed_kwargs(config: Any, token_ids: torch.Tensor, cu_seqlens: torch.Tensor | Sequence[int]) -> dict[str, Any]:
     bounds = tuple(int(b) for b in (cu_seqlens.tolist() if isinstance(cu_seqlens, torch.Tensor) else cu_seqlens))
     if bounds[0] != 0 or bounds[-1] != len(token_ids) or any(a >= b for a, b in zip(bounds, bounds[1:])):
         raise ValueError(f"cu_seqlens must rise from 0 to the number of tokens ({len(token_ids)}), got {bounds}")
-    kwargs: dict[str, Any] = {"segment_bounds": bounds}
-    if model.config._attn_implementation != VARLEN:    # transformers' own flash attention: its names for the same
-        cu = torch.tensor(bounds, dtype=torch.int32, device=token_ids.device)
-        longest = max(b - a for a, b in zip(bounds, bounds[1:]))
-        kwargs = {"cu_seq_lens_q": cu, "cu_seq_lens_k": cu, "max_length_q": longest, "max_length_k": longest}
-    return model(input_ids=token_ids[None], position_ids=position_ids[None], use_cache=False, **kwargs).logits[0]
+    if config._attn_implementation == VARLEN:
+        return {"segment_bounds": bounds}
+    cu = torch.tensor(bounds, dtype=torch.int32, device=token_ids.device)   # transformers' own flash attention: its names
+    longest = max(b - a for a, b in zip(bounds, bounds[1:]))
+    return {"cu_seq_lens_q": cu, "cu_seq_lens_k": cu, "max_length_q": longest, "max_length_k": longest}
 
 
 def segment_bounds_of(position_ids: torch.Tensor) -> tuple[int, ...]:
