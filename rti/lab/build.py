@@ -1,0 +1,183 @@
+"""Makes the lab policy from nothing: tokenizer, transcripts, pretraining. `python -m rti.lab.build --out DIR`.
+
+Seeded: the same command on the same machine gives the same policy. What it is trained on is in transcripts.py, and why in
+docs/lab.md. Prints how often a teacher-forced answer of each kind is exact, which is what the training must reach.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import random
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Iterator, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from rti.chat.lab import END, PAD, LabChatFormat
+from rti.envs.navigation.gazetteer import Gazetteer
+from rti.lab import tokenizer as lab_tokenizer
+from rti.lab.transcripts import Desk, Transcript
+from rti.lab.world import training_desk
+
+VOCABULARY = 1024
+IGNORED = -100
+
+
+def model_config(vocab_size: int, pad_id: int, end_id: int, hidden: int, layers: int) -> Qwen3Config:
+    """Qwen3 in small. Heads are 32 wide because vLLM's CPU attention takes no fewer."""
+    return Qwen3Config(
+        vocab_size=vocab_size, hidden_size=hidden, intermediate_size=3 * hidden, num_hidden_layers=layers,
+        num_attention_heads=hidden // 32, num_key_value_heads=hidden // 32, head_dim=32, max_position_embeddings=2048,
+        rope_theta=10_000.0, tie_word_embeddings=True, attention_dropout=0.0, pad_token_id=pad_id, eos_token_id=end_id,
+        bos_token_id=None, use_cache=True,
+    )
+
+
+def corpus(gazetteer: Gazetteer) -> Iterator[str]:
+    """Plain text for the tokenizer's merges: training names as they stand in queries, calls and results."""
+    for place in gazetteer.places:
+        if Gazetteer.part(place.name) == "train":
+            yield f" {place.name}, {place.province} "
+            yield f"{place.name}"
+    words = ("Drive from via to. Visit, and in any order. Start at, then, end at, stop at. Validate. Correct. Verify. Draft: "
+             "Corrected: Find the places. Look again. All found. Fine. Wrong place: Search again: no match error km, min ok ")
+    yield from [words] * 200
+
+
+def batches(transcripts: Sequence[Transcript], size: int, rng: random.Random) -> Iterator[list[Transcript]]:
+    """Batches of like lengths in random order: little padding."""
+    order = sorted(range(len(transcripts)), key=lambda i: (len(transcripts[i].ids), rng.random()))
+    chunks = [order[i:i + size] for i in range(0, len(order), size)]
+    rng.shuffle(chunks)
+    for chunk in chunks:
+        yield [transcripts[i] for i in chunk]
+
+
+def collate(batch: Sequence[Transcript], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids [B, T] and labels [B, T] (IGNORED where nothing is learnt), padded on the right."""
+    length = max(len(t.ids) for t in batch)
+    ids = np.full((len(batch), length), pad_id, dtype=np.int64)
+    labels = np.full((len(batch), length), IGNORED, dtype=np.int64)
+    for row, t in enumerate(batch):
+        ids[row, :len(t.ids)] = t.ids
+        labels[row, :len(t.ids)] = np.where(t.learn, t.ids, IGNORED)
+    return torch.from_numpy(ids), torch.from_numpy(labels)
+
+
+def loss_of(model: torch.nn.Module, ids: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy over the learnt tokens; `weights` [B] says what a transcript's tokens count."""
+    logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
+    learnt = labels[:, 1:] != IGNORED
+    losses = F.cross_entropy(logits[learnt].float(), labels[:, 1:][learnt], reduction="none")
+    per_token = weights[:, None].expand_as(learnt)[learnt]
+    return (losses * per_token).sum() / per_token.sum()
+
+
+@torch.no_grad()
+def exactness(model: torch.nn.Module, transcripts: Sequence[Transcript], pad_id: int) -> dict[str, float]:
+    """Share of transcripts of each kind whose every learnt token is the model's first choice."""
+    hits: dict[str, list[bool]] = defaultdict(list)
+    model.eval()
+    for batch in batches(transcripts, 32, random.Random(0)):
+        ids, labels = collate(batch, pad_id)
+        best = model(input_ids=ids, use_cache=False).logits[:, :-1].argmax(-1)
+        right = ((best == labels[:, 1:]) | (labels[:, 1:] == IGNORED)).all(-1)
+        for t, ok in zip(batch, right.tolist()):
+            hits[t.kind].append(ok)
+    model.train()
+    return {kind: round(sum(h) / len(h), 3) for kind, h in sorted(hits.items())}
+
+
+ROLES = ("validate", "correct", "verify")
+ROLE_WEIGHT = 3.0       # a role's answer has few tokens, and one of them decides
+
+
+def learning_rate(step: int, steps: int, peak: float, warmup: int = 100) -> float:
+    """Linear warm-up, then a cosine down to a twentieth of the peak."""
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    return peak * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup))))
+
+
+class Pretraining:
+    """The loop: fresh transcripts by the chunk, AdamW, a progress line with exactness now and then."""
+
+    def __init__(self, model: Qwen3ForCausalLM, desk: Desk, chat: LabChatFormat, args: argparse.Namespace):
+        self.model, self.desk, self.args = model, desk, args
+        self.pad_id = model.config.pad_token_id
+        self.rng = random.Random(args.seed)
+        self.optimiser = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.98), weight_decay=0.05)
+        self.held = asyncio.run(self._write(600))
+        self.tokens, self.started = 0, time.monotonic()
+
+    async def _write(self, n: int) -> list[Transcript]:
+        return [await self.desk.write() for _ in range(n)]
+
+    def run(self) -> None:
+        step = 0
+        while step < self.args.steps:
+            for batch in batches(asyncio.run(self._write(40 * self.args.batch)), self.args.batch, self.rng):
+                loss = self.step(batch, step)
+                step += 1
+                if step % self.args.report == 0 or step == self.args.steps:
+                    self.report(step, loss)
+                if step == self.args.steps:
+                    return
+
+    def step(self, batch: list[Transcript], step: int) -> float:
+        ids, labels = collate(batch, self.pad_id)
+        weights = torch.tensor([ROLE_WEIGHT if t.kind in ROLES else 1.0 for t in batch])
+        loss = loss_of(self.model, ids, labels, weights)
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for group in self.optimiser.param_groups:
+            group["lr"] = learning_rate(step, self.args.steps, self.args.lr)
+        self.optimiser.step()
+        self.tokens += sum(len(t.ids) for t in batch)
+        return loss.item()
+
+    def report(self, step: int, loss: float) -> None:
+        seconds = time.monotonic() - self.started
+        exact = exactness(self.model, self.held, self.pad_id)
+        print(json.dumps({"step": step, "loss": round(loss, 4), "tokens": self.tokens, "tok_s": round(self.tokens / seconds),
+                          "exact": exact}), flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m rti.lab.build", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="directory to write the policy to")
+    parser.add_argument("--steps", type=int, default=3000, help="optimiser steps (default 3000)")
+    parser.add_argument("--batch", type=int, default=24, help="transcripts a step (default 24)")
+    parser.add_argument("--lr", type=float, default=2e-3, help="peak learning rate (default 2e-3)")
+    parser.add_argument("--hidden", type=int, default=128, help="width, a multiple of 32 (default 128)")
+    parser.add_argument("--layers", type=int, default=5, help="decoder layers (default 5)")
+    parser.add_argument("--report", type=int, default=200, help="steps between progress lines (default 200)")
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads (default 2)")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(argv)
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+    gazetteer = Gazetteer.load()
+    tokens = lab_tokenizer.build(corpus(gazetteer), VOCABULARY)
+    lab_tokenizer.save(tokens, args.out)
+    chat = LabChatFormat(tokens)
+    config = model_config(tokens.get_vocab_size(), tokens.token_to_id(PAD), tokens.token_to_id(END), args.hidden, args.layers)
+    model = Qwen3ForCausalLM(config)
+    print(f"{model.num_parameters() / 1e6:.2f} M parameters, {config.vocab_size} tokens", flush=True)
+    desk = training_desk(chat, gazetteer, random.Random(args.seed))
+    Pretraining(model, desk, chat, args).run()
+    model.generation_config.eos_token_id = tokens.token_to_id(END)
+    model.save_pretrained(args.out)
+
+
+if __name__ == "__main__":
+    main()
