@@ -27,14 +27,19 @@ def strings(value: Any) -> Iterator[str]:
 
 
 def coordinate(a: str | float, b: str | float) -> str:
-    """A coordinate pair in its normal form "lng,lat": six decimals, longitude first.
+    """A coordinate pair in its normal form "lng,lat": at most six decimals, trailing zeros trimmed, longitude first.
 
     In China longitude is above 73 and latitude below 54, so a pair given latitude first is recognised and turned round.
     """
     x, y = float(a), float(b)
     if abs(x) <= 54.0 and 73.0 <= y <= 180.0:
         x, y = y, x
-    return f"{x + 0.0:.6f},{y + 0.0:.6f}"
+    return f"{_decimal(x)},{_decimal(y)}"
+
+
+def _decimal(value: float) -> str:
+    text = f"{value:.6f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
 
 
 def coordinates(text: str) -> list[str]:

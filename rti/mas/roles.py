@@ -74,7 +74,8 @@ def call_dict(call: ToolCall) -> dict[str, Any]:
 
 def turn_dict(message: Message) -> dict[str, Any]:
     """An assistant turn in the fields of the Corrector's answer."""
-    return {"reasoning": message.reasoning, "tool_calls": [call_dict(c) for c in message.tool_calls], "content": message.content}
+    calls = [call_dict(c) for c in message.tool_calls]
+    return {"reasoning": message.reasoning, "tool_calls": calls, "content": message.content}
 
 
 def answer_dict(answer: Validation | Correction | Verdict) -> dict[str, Any]:

@@ -14,12 +14,14 @@ from typing import Any, Iterator, Sequence
 
 import msgspec
 
+from rti.envs.navigation.geometry import CoordinateError, normalise_pair
+from rti.envs.navigation.reward import order_accepted, route_places
 from rti.mas import literals
 from rti.mas.roles import Correction, RoleContext, Validation, Verdict
 from rti.trajectory import Message, ToolCall, ToolSchema
 
 SEARCH, AROUND, DIRECTION = "poi_search", "around_search", "direction"
-LOOK_UP, LOOK_AGAIN, ALL_FOUND = "Look up.", "Look again.", "All found."
+FIND, LOOK_AGAIN, ALL_FOUND = "Find the places.", "Look again.", "All found."
 RADIUS = 50000              # metres: the largest that the service takes
 
 
@@ -34,11 +36,6 @@ class Done(msgspec.Struct, frozen=True):
 
     call: ToolCall
     reply: str
-
-    @property
-    def found(self) -> bool:
-        """True where a search returned at least one place."""
-        return bool(literals.coordinates(self.reply))
 
 
 # --- the Validator -------------------------------------------------------------------------------------------------
@@ -86,7 +83,7 @@ def _bad_direction(call: ToolCall, ctx: RoleContext, done: Sequence[Done]) -> Va
     if missing := [s.name for s in stops if s.location not in visible]:
         return _invalid(f"Not yet found: {', '.join(missing)}.", "PREMATURE_TERMINATION", _next_hint(ctx, done))
     if not order_holds(used, ctx.evidence):
-        return _invalid("The stops are not those asked for, in the order asked for.", "ARGUMENT_MISMATCH", _next_hint(ctx, done))
+        return _invalid("Not the stops in the order asked for.", "ARGUMENT_MISMATCH", _next_hint(ctx, done))
     return None
 
 
@@ -116,11 +113,11 @@ def correct(ctx: RoleContext) -> Correction:
     calls = [c for s in missing if (c := _search(s, right, ctx, done)) is not None]
     if not calls:
         return Correction(reasoning="")
-    return Correction(reasoning=LOOK_AGAIN if any(d.found for d in done) else LOOK_UP, tool_calls=calls)
+    return Correction(reasoning=LOOK_AGAIN if any(d.call.name in (SEARCH, AROUND) for d in done) else FIND, tool_calls=calls)
 
 
 def _search(stop: Stop, right: Sequence[Stop], ctx: RoleContext, done: Sequence[Done]) -> ToolCall | None:
-    """The most promising search for a stop that has not been made yet, from what the history shows; None where there is none."""
+    """The most promising search for a stop that was not yet made, from what the history shows; None where there is none."""
     tried = {_key(d.call) for d in done if d.reply and not _failed(d.reply)}
     same = literals.name(stop.province)
     regions = [r for s in right if literals.name(r := _shown_region(s, done)) == same]
@@ -226,20 +223,22 @@ def history_calls(history: Sequence[Message]) -> Iterator[Done]:
 
 
 def route_of(call: ToolCall) -> list[str]:
-    """The coordinates of a direction call in travel order, in normal form."""
-    values = [call.arguments.get("origin"), call.arguments.get("waypoints"), call.arguments.get("destination")]
-    return [c for v in values for text in literals.strings(v) for c in literals.coordinates(text)]
+    """The coordinates of a direction call in travel order, in normal form; what is not a coordinate pair is left out."""
+    arguments = call.arguments
+    values = [arguments.get("origin"), *_listed(arguments.get("waypoints")), arguments.get("destination")]
+    return [c for text in literals.strings(values) for c in _pairs(text)]
+
+
+def _pairs(text: str) -> list[str]:
+    try:
+        return [normalise_pair(text)]       # the environment also reads "lng lat"
+    except CoordinateError:
+        return literals.coordinates(text)
 
 
 def order_holds(route: Sequence[str], evidence: dict[str, Any]) -> bool:
     """Whether a route visits exactly the places of the reference in an order that the task's order level allows."""
-    reference = evidence["reference"]
-    meant = [_one(reference["origin"]), *map(_one, _listed(reference.get("waypoints"))), _one(reference["destination"])]
-    if sorted(route) != sorted(meant):
-        return False
-    level = int(evidence.get("order_level", 4))
-    start, end = route[0] == meant[0], route[-1] == meant[-1]
-    return {0: True, 1: start, 2: end, 3: start and end}.get(level, list(route) == meant)
+    return order_accepted(int(evidence["order_level"]), route_places(evidence["reference"]), route)
 
 
 def _visible(done: Sequence[Done]) -> set[str]:
@@ -290,9 +289,10 @@ def _failed(reply: str) -> bool:
 
 
 def _listed(value: Any) -> list[Any]:
+    """Waypoints as a list: given as one, as text with `;` between, or not at all."""
     if isinstance(value, str):
         return [v for v in value.split(";") if v.strip()]
-    return list(value or [])
+    return value if isinstance(value, list) else []
 
 
 def _one(value: Any) -> str:
