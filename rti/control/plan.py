@@ -1,0 +1,228 @@
+"""The plan of a run: which groups were admitted, are ready, are in a step, were consumed. A pure state machine.
+
+Keeps invariant 5 (a group is consumed by exactly one step; resume goes by which groups were consumed, not by how many),
+invariant 6 (see admission.py; `sweep` before every step) and invariant 7 (tickets and their order depend on the seed alone).
+
+    admit -> RUNNING -> ready -> READY -> lease -> LEASED -> commit -> SPENT -> published -> gone
+                  \\________________\\____ sweep: voided, admitted anew (or dropped after `max_voids` times)
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Sequence
+
+from rti.control import admission
+from rti.control.order import TaskOrder, Ticket
+
+
+class Phase(enum.StrEnum):
+    RUNNING = "running"     # its episodes are under way
+    READY = "ready"         # in the buffer
+    LEASED = "leased"       # the learner is at it
+    SPENT = "spent"         # consumed; its step's weights are not published yet
+
+
+@dataclass
+class Entry:
+    """A group that holds a slot."""
+
+    ticket: Ticket
+    admitted_version: int
+    phase: Phase = Phase.RUNNING
+    oldest_version: int | None = None   # of any token; known when it is ready
+
+    @property
+    def age_version(self) -> int:
+        """The version that its staleness is reckoned from: until its tokens are known, the one it was admitted at."""
+        return self.admitted_version if self.oldest_version is None else self.oldest_version
+
+
+class Voided(NamedTuple):
+    """A group that the sweep took out. `dropped`: it is not admitted anew."""
+
+    ticket: Ticket
+    was_ready: bool
+    age_version: int
+    dropped: bool
+
+
+class PlanError(RuntimeError):
+    """A call that the state machine does not allow: a bug of the caller's."""
+
+
+class Plan:
+    """See the module's docstring. All times are versions and steps; there is no clock here."""
+
+    def __init__(self, order: TaskOrder, *, groups_per_step: int, max_staleness: int, steps: int, max_voids: int = 3):
+        admission.slots(groups_per_step, max_staleness)     # refuses bad numbers
+        self.order = order
+        self.groups_per_step = groups_per_step
+        self.max_staleness = max_staleness
+        self.steps = steps
+        self.max_voids = max_voids
+        self.step = 0                   # steps taken
+        self.version = 0                # the learner's
+        self.published_version = 0      # the generators'
+        self._entries: dict[int, Entry] = {}
+        self._done: set[int] = set()    # ordinals at or above the frontier that were consumed or dropped
+        self._frontier = 0              # every ordinal below it was consumed or dropped
+        self._dropped: list[int] = []
+        self._voids: dict[int, int] = {}
+        self._again: list[int] = []     # heap of voided ordinals
+        self._next = 0                  # the first ordinal never admitted
+
+    # --- questions -----------------------------------------------------------------------------------------------
+    @property
+    def finished(self) -> bool:
+        return self.step >= self.steps
+
+    @property
+    def charged(self) -> int:
+        return len(self._entries)
+
+    @property
+    def room(self) -> int:
+        waiting = sum(1 for e in self._entries.values() if e.phase is not Phase.SPENT)
+        return admission.room(charged=self.charged, waiting=waiting, steps_left=self.steps - self.step,
+                              groups_per_step=self.groups_per_step, max_staleness=self.max_staleness)
+
+    def entries(self, phase: Phase) -> list[Entry]:
+        """In plan order."""
+        return sorted((e for e in self._entries.values() if e.phase is phase), key=lambda e: e.ticket)
+
+    def count(self, phase: Phase) -> int:
+        return sum(1 for e in self._entries.values() if e.phase is phase)
+
+    # --- the way of a group --------------------------------------------------------------------------------------
+    def admit(self) -> list[Entry]:
+        """Admit all that there is room for, voided groups first."""
+        admitted = []
+        for _ in range(self.room):
+            ordinal = heapq.heappop(self._again) if self._again else self._unseen()
+            ticket = self.order.ticket(ordinal, self._voids.get(ordinal, 0))
+            self._entries[ordinal] = entry = Entry(ticket, self.published_version)
+            admitted.append(entry)
+        return admitted
+
+    def _unseen(self) -> int:
+        while self._next in self._done or self._next in self._entries:
+            self._next += 1
+        self._next += 1
+        return self._next - 1
+
+    def ready(self, ticket: Ticket, oldest_version: int) -> bool:
+        """The group is whole and in the buffer. False where it was voided meanwhile: the caller discards it."""
+        entry = self._entries.get(ticket.ordinal)
+        if entry is None or entry.ticket != ticket:
+            return False
+        if entry.phase is not Phase.RUNNING:
+            raise PlanError(f"group {ticket.group_id} is {entry.phase}, and became ready once more")
+        entry.phase, entry.oldest_version = Phase.READY, oldest_version
+        return True
+
+    def adopt(self, group_id: str, *, admitted_version: int, oldest_version: int) -> bool:
+        """Take over a whole group that the buffer held before a resume. False where there is no use for it."""
+        try:
+            ordinal = self.order.ordinal(group_id)
+        except ValueError:
+            return False
+        if ordinal < self._frontier or ordinal in self._done or ordinal in self._entries or self.room < 1:
+            return False
+        if admission.too_old(learner_version=self.version, oldest_version=oldest_version, max_staleness=self.max_staleness):
+            return False
+        ticket = self.order.ticket(ordinal, self._voids.get(ordinal, 0))
+        self._again = [o for o in self._again if o != ordinal]
+        heapq.heapify(self._again)
+        self._entries[ordinal] = Entry(ticket, admitted_version, Phase.READY, oldest_version)
+        return True
+
+    def sweep(self) -> list[Voided]:
+        """Void the groups that the step taken now could not consume. Frees their slots."""
+        voided = []
+        for entry in self.entries(Phase.RUNNING) + self.entries(Phase.READY):
+            if not admission.too_old(learner_version=self.version, oldest_version=entry.age_version,
+                                     max_staleness=self.max_staleness):
+                continue
+            ordinal = entry.ticket.ordinal
+            del self._entries[ordinal]
+            self._voids[ordinal] = self._voids.get(ordinal, 0) + 1
+            dropped = self._voids[ordinal] > self.max_voids
+            if dropped:
+                self._dropped.append(ordinal)
+                self._finish(ordinal)
+            else:
+                heapq.heappush(self._again, ordinal)
+            voided.append(Voided(entry.ticket, entry.phase is Phase.READY, entry.age_version, dropped))
+        return voided
+
+    def lease(self) -> list[Ticket] | None:
+        """The groups of the next step in plan order, oldest versions chosen first; None where too few are ready."""
+        if self.count(Phase.LEASED):
+            raise PlanError(f"step {self.step + 1} is under way")
+        ready = self.entries(Phase.READY)
+        if len(ready) < self.groups_per_step:
+            return None
+        chosen = sorted(ready, key=lambda e: (e.age_version, e.ticket))[:self.groups_per_step]
+        for entry in chosen:
+            if admission.too_old(learner_version=self.version, oldest_version=entry.age_version,
+                                 max_staleness=self.max_staleness):
+                raise PlanError(f"group {entry.ticket.group_id} of version {entry.age_version} is too old for a step at "
+                                f"{self.version}: sweep before a step")
+            entry.phase = Phase.LEASED
+        return sorted(entry.ticket for entry in chosen)
+
+    def commit(self, version: int) -> None:
+        """The step consumed what it leased; the learner is at `version` now (the same where nothing taught)."""
+        leased = self.entries(Phase.LEASED)
+        if not leased:
+            raise PlanError("there is no step to commit")
+        if version < self.version:
+            raise PlanError(f"the learner went back from version {self.version} to {version}")
+        for entry in leased:
+            entry.phase = Phase.SPENT
+            self._finish(entry.ticket.ordinal)
+        self.step += 1
+        self.version = version
+
+    def published(self) -> None:
+        """The generators serve the learner's version: the slots of what it consumed are free."""
+        self.published_version = self.version
+        for entry in self.entries(Phase.SPENT):
+            del self._entries[entry.ticket.ordinal]
+
+    def _finish(self, ordinal: int) -> None:
+        self._done.add(ordinal)
+        self._voids.pop(ordinal, None)
+        while self._frontier in self._done:
+            self._done.remove(self._frontier)
+            self._frontier += 1
+
+    # --- checkpoints ---------------------------------------------------------------------------------------------
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps. Groups under way are not in it: they run again, unless the buffer still has them."""
+        if self.count(Phase.LEASED):
+            raise PlanError("a checkpoint is taken between steps")
+        return {"step": self.step, "version": self.version, "n_tasks": self.order.n_tasks, "frontier": self._frontier,
+                "done_beyond": sorted(self._done), "dropped": list(self._dropped),
+                "voids": [[o, n] for o, n in sorted(self._voids.items())]}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go to the state of a checkpoint. Nothing is under way afterwards."""
+        if state["n_tasks"] != self.order.n_tasks:
+            raise ValueError(f"the checkpoint was made with {state['n_tasks']} training tasks, now there are "
+                             f"{self.order.n_tasks}: resume with the same task set")
+        self._entries.clear()
+        self.step, self.version = state["step"], state["version"]
+        self.published_version = self.version
+        self._frontier = self._next = state["frontier"]
+        self._done = set(state["done_beyond"])
+        self._dropped = list(state["dropped"])
+        self._voids = {ordinal: n for ordinal, n in state["voids"]}
+        self._again = []
+
+    @property
+    def dropped(self) -> Sequence[int]:
+        return tuple(self._dropped)

@@ -1,0 +1,240 @@
+"""The plan: slots, staleness, consumption exactly once, resume by what was consumed (invariants 5 and 6)."""
+
+import random
+
+import pytest
+
+from rti.control import admission
+from rti.control.order import TaskOrder
+from rti.control.plan import Phase, Plan, PlanError
+
+
+def make(n_tasks=20, groups=4, staleness=0, steps=10, **more) -> Plan:
+    return Plan(TaskOrder(n_tasks, seed=1), groups_per_step=groups, max_staleness=staleness, steps=steps, **more)
+
+
+def finish(plan: Plan, entries, version=None) -> None:
+    for entry in entries:
+        assert plan.ready(entry.ticket, entry.admitted_version if version is None else version)
+
+
+def take_step(plan: Plan, teaches=True):
+    tickets = plan.lease()
+    plan.commit(plan.version + teaches)
+    plan.published()
+    return tickets
+
+
+@pytest.mark.parametrize("staleness, expected", [(0, 4), (1, 8), (3, 16)])
+def test_slots_are_one_steps_groups_and_one_more_for_each_step_of_staleness(staleness, expected):
+    plan = make(staleness=staleness, steps=100)
+    assert len(plan.admit()) == expected == admission.slots(4, staleness)
+    assert plan.admit() == []
+
+
+@pytest.mark.parametrize("groups, staleness", [(0, 0), (1, -1)])
+def test_impossible_bounds_are_refused(groups, staleness):
+    with pytest.raises(ValueError, match="groups_per_step|max_staleness"):
+        make(groups=groups, staleness=staleness)
+
+
+def test_a_slot_is_freed_by_publication_not_by_consumption():
+    plan = make()
+    finish(plan, plan.admit())
+    plan.lease()
+    plan.commit(1)
+    assert plan.room == 0
+    plan.published()
+    assert plan.room == 4
+
+
+def test_synchronous_mode_consumes_exactly_what_it_admitted_in_plan_order():
+    plan = make()
+    for step in range(10):
+        entries = plan.admit()
+        assert plan.lease() is None
+        finish(plan, reversed(entries))
+        assert take_step(plan) == [e.ticket for e in entries]
+    assert plan.finished and plan.admit() == []
+
+
+def test_the_end_of_the_run_admits_no_more_than_the_steps_left_consume():
+    plan = make(staleness=3, steps=2)
+    assert len(plan.admit()) == 8
+    finish(plan, plan.entries(Phase.RUNNING)[:4])
+    take_step(plan)
+    assert plan.admit() == []
+
+
+def test_a_step_that_teaches_nothing_counts_but_moves_no_version():
+    plan = make()
+    finish(plan, plan.admit())
+    take_step(plan, teaches=False)
+    assert (plan.step, plan.version) == (1, 0)
+    assert plan.admit()[0].admitted_version == 0
+
+
+def test_a_group_admitted_between_commit_and_publication_counts_from_what_the_generators_serve():
+    plan = make(staleness=1, steps=100)
+    entries = plan.admit()
+    finish(plan, entries)
+    plan.lease()
+    plan.commit(1)
+    assert plan.version == 1 and plan.published_version == 0
+    plan.published()
+    assert {e.admitted_version for e in plan.admit()} == {1}
+
+
+def test_a_long_tail_group_does_not_hold_a_step_and_is_voided_when_it_gets_too_old():
+    plan = make(staleness=1, steps=100)
+    slow, *rest = plan.admit()
+    finish(plan, rest)
+    take_step(plan)
+    finish(plan, plan.admit())
+    assert plan.sweep() == []
+    take_step(plan)
+    (void,) = plan.sweep()
+    assert void.ticket == slow.ticket and not void.was_ready and not void.dropped
+    assert not plan.ready(slow.ticket, 0)       # its late arrival is refused
+    again = plan.admit()[0]
+    assert again.ticket.group_id == slow.ticket.group_id and again.ticket.round == 1
+    assert plan.ready(again.ticket, again.admitted_version)
+
+
+def test_a_ready_group_is_judged_by_its_tokens():
+    plan = make(staleness=1, steps=100)
+    late, *rest = plan.admit()
+    finish(plan, rest)
+    take_step(plan)
+    plan.ready(late.ticket, 1)      # its first token came after the update
+    finish(plan, plan.admit())
+    take_step(plan)
+    assert plan.sweep() == []
+
+
+def test_older_groups_are_chosen_first():
+    plan = make(groups=2, staleness=2, steps=100)
+    entries = plan.admit()
+    finish(plan, entries[:2])
+    take_step(plan)
+    fresh = plan.admit()
+    finish(plan, fresh)             # of version 1
+    finish(plan, entries[4:], version=0)
+    assert take_step(plan) == [e.ticket for e in entries[4:]]
+
+
+def test_a_group_that_is_voided_for_ever_is_dropped():
+    plan = make(groups=1, staleness=0, steps=100, max_voids=1)
+    for expected in (False, True):
+        (entry,) = plan.admit()
+        plan.version += 1           # as if a version came from elsewhere
+        (void,) = plan.sweep()
+        plan.published_version = plan.version
+        assert void.dropped is expected
+    assert plan.dropped == (0,)
+    assert plan.admit()[0].ticket.ordinal == 1
+
+
+def test_misuse_is_refused():
+    plan = make()
+    entries = plan.admit()
+    finish(plan, entries)
+    with pytest.raises(PlanError, match="became ready once more"):
+        plan.ready(entries[0].ticket, 0)
+    with pytest.raises(PlanError, match="no step"):
+        plan.commit(1)
+    plan.lease()
+    with pytest.raises(PlanError, match="under way"):
+        plan.lease()
+    with pytest.raises(PlanError, match="between steps"):
+        plan.state()
+    plan.commit(3)
+    plan.published()
+    finish(plan, plan.admit())
+    plan.lease()
+    with pytest.raises(PlanError, match="went back"):
+        plan.commit(2)
+
+
+def test_a_resumed_plan_runs_what_was_not_consumed_however_it_was_overtaken():
+    plan = make(n_tasks=6, groups=2, staleness=2, steps=6)
+    entries = plan.admit()
+    finish(plan, entries[2:])       # the first two are slow
+    consumed = take_step(plan) + take_step(plan)
+    state = plan.state()
+    again = make(n_tasks=6, groups=2, staleness=2, steps=6)
+    again.restore(state)
+    assert (again.step, again.version, again.published_version) == (2, 2, 2)
+    assert [e.ticket.ordinal for e in again.admit()] == [0, 1, 6, 7, 8, 9]
+    assert [t.ordinal for t in consumed] == [2, 3, 4, 5]
+
+
+def test_the_state_is_plain_data():
+    import msgspec
+    plan = make()
+    finish(plan, plan.admit())
+    take_step(plan)
+    assert msgspec.json.decode(msgspec.json.encode(plan.state())) == plan.state()
+
+
+def test_a_checkpoint_of_another_task_set_is_refused():
+    with pytest.raises(ValueError, match="20 training tasks, now there are 21"):
+        make(n_tasks=21).restore(make().state())
+
+
+def test_groups_that_the_buffer_still_has_are_adopted_where_they_are_of_use():
+    plan = make(groups=2, staleness=1, steps=10)
+    finish(plan, plan.admit())
+    take_step(plan)
+    state = plan.state()            # consumed 0-0 and 0-1, version 1
+    again = make(groups=2, staleness=1, steps=10)
+    again.restore(state)
+    held = dict(admitted_version=0, oldest_version=0)
+    assert again.adopt("0-3", **held)
+    assert not again.adopt("0-3", **held)       # twice
+    assert not again.adopt("0-0", **held)       # consumed
+    assert not again.adopt("0-99", **held)      # of no such task
+    again.version = 2
+    assert not again.adopt("0-4", **held)       # too old
+    again.version = 1
+    assert [e.ticket.group_id for e in again.admit()] == ["0-2", "0-4", "0-5"]
+    assert [e.ticket.group_id for e in again.entries(Phase.READY)] == ["0-3"]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_under_any_schedule_the_invariants_hold(seed):
+    """Random completions, overtaking, versions and crashes; after each event: slots, staleness, exactly-once."""
+    rng = random.Random(seed)
+    groups, staleness, n_tasks, steps = rng.randint(1, 4), rng.randint(0, 3), rng.randint(3, 15), 15
+    def fresh() -> Plan:
+        return make(n_tasks=n_tasks, groups=groups, staleness=staleness, steps=steps, max_voids=2)
+    plan, saved, consumed, at_save, crashes = fresh(), None, [], [], 0
+    saved = plan.state()
+    for _ in range(3000):
+        if plan.finished:
+            break
+        plan.admit()
+        assert plan.charged <= admission.slots(groups, staleness)
+        running = plan.entries(Phase.RUNNING)
+        if running and rng.random() < 0.8:
+            entry = running[min(int(rng.expovariate(0.5)), len(running) - 1)]
+            plan.ready(entry.ticket, rng.randint(entry.admitted_version, plan.published_version))
+        if rng.random() < 0.5:
+            plan.sweep()
+            tickets = plan.lease()
+            if tickets is not None:
+                before = {t.ordinal: plan._entries[t.ordinal].age_version for t in tickets}
+                assert all(plan.version - v <= staleness for v in before.values())
+                plan.commit(plan.version + (rng.random() < 0.9))
+                consumed += [t.ordinal for t in tickets]
+                plan.published()
+        if rng.random() < 0.05:
+            saved, at_save = plan.state(), list(consumed)
+        if rng.random() < 0.02 and crashes < 5:
+            plan, consumed, crashes = fresh(), list(at_save), crashes + 1
+            plan.restore(saved)
+    assert plan.finished, "the run does not come to an end"
+    assert len(set(consumed)) == len(consumed) == steps * groups
+    # nothing was skipped: below the newest consumed group all is consumed, dropped, or under way no more
+    missing = set(range(max(consumed))) - set(consumed) - set(plan.dropped)
+    assert len(missing) <= staleness * groups

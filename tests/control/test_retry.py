@@ -1,0 +1,39 @@
+"""The truth table of endings, and the bound on running again."""
+
+import pytest
+
+from rti.control.retry import RetriesExhausted, RetryBook, Use, use_of
+from rti.trajectory import Ending
+
+
+def test_every_ending_is_in_the_table_and_agrees_with_what_the_trajectory_says_of_it():
+    for ending in Ending:
+        use = use_of(ending)
+        assert use.again is not ending.is_agents
+        assert use.trained is use.counted is ending.is_agents
+
+
+def test_an_infrastructure_loss_is_no_reward_of_zero():
+    assert use_of(Ending.INFRASTRUCTURE) == Use(trained=False, counted=False, again=True)
+    assert use_of(Ending.ENVIRONMENT) == Use(trained=False, counted=False, again=True)
+
+
+def test_one_setting_decides_whether_a_cut_episode_is_trained_on():
+    assert use_of(Ending.TRUNCATED, train_truncated=True).trained
+    assert use_of(Ending.TRUNCATED, train_truncated=False) == Use(trained=False, counted=True, again=False)
+    assert use_of(Ending.COMPLETED, train_truncated=False).trained
+
+
+def test_each_episode_has_its_own_bound_and_the_message_says_what_why_and_the_mend():
+    book = RetryBook(2, "group 0-3 (task t7)")
+    for _ in range(2):
+        book.lost([0, 1], "the worker died")
+    book.lost([2], "the worker died")
+    assert book.total == 5
+    with pytest.raises(RetriesExhausted, match=r"group 0-3 \(task t7\): episode 1 was lost 3 times.*gone away.*rollout.retries"):
+        book.lost([1], "the engine has gone away")
+
+
+def test_no_retries_means_the_first_loss_ends_the_run():
+    with pytest.raises(RetriesExhausted):
+        RetryBook(0, "group 0-0").lost([0], "x")
