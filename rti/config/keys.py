@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Iterator
 
 from rti.config import schema
-from rti.config.schema import Config
+from rti.config.schema import CHANGEABLE, Config
 
 
 class ConfigError(ValueError):
@@ -66,6 +66,12 @@ def value_of(config: Any, name: str) -> Any:
 def leaves(config: Config) -> dict[str, Any]:
     """Every key that is not a section, with its value in `config`."""
     return {k.name: value_of(config, k.name) for k in keys().values() if not k.is_section}
+
+
+def is_changeable(name: str) -> bool:
+    """True where a resumed run may change the key: it, or a section it is in, is in CHANGEABLE."""
+    parts = name.split(".")
+    return any(".".join(parts[:n]) in CHANGEABLE for n in range(1, len(parts) + 1))
 
 
 def nearest(name: str) -> str:

@@ -17,8 +17,8 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rti.config.keys import ConfigError, Key, keys, leaves, nearest
-from rti.config.schema import CHANGEABLE, Config
+from rti.config.keys import ConfigError, Key, is_changeable, keys, leaves, nearest
+from rti.config.schema import Config
 from rti.config.validate import validate
 
 __all__ = ["ConfigError", "Setting", "check_resumable", "dump", "load", "load_run_config", "validate"]
@@ -65,13 +65,23 @@ def dump(config: Config) -> str:
         for section in sections:
             node = node.setdefault(section, {})
         node[last] = value
-    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=1000)
+    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Escapes what YAML would take for a line break or leave out."""
+
+    def represent_text(self, text: str) -> yaml.Node:
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
 
 
 def check_resumable(old: Config, new: Config) -> None:
     """Raise ConfigError where a resumed run would differ from the one in its directory in a key that may not change."""
     before, after = leaves(old), leaves(new)
-    changed = [name for name in before if before[name] != after[name] and not _changeable(name)]
+    changed = [name for name in before if before[name] != after[name] and not is_changeable(name)]
     if changed:
         listed = "\n".join(f"  {name}: {before[name]!r} in the run directory, {after[name]!r} now" for name in changed)
         raise ConfigError(
@@ -220,6 +230,8 @@ def _items(node: yaml.Node, where: str) -> list[tuple[yaml.ScalarNode, yaml.Node
         raise ConfigError(f"{where}: expected `key: value` lines, found {_describe(node)}")
     seen: set[str] = set()
     for key_node, _ in node.value:
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise ConfigError(f"{where}: a key must be a word (line {key_node.start_mark.line + 1})")
         if key_node.value in seen:
             raise ConfigError(f"{where}: {key_node.value} stands twice (line {key_node.start_mark.line + 1}); keep one")
         seen.add(key_node.value)
@@ -230,8 +242,6 @@ def _settings(items, prefix: str, origin_of) -> Iterator[Setting]:
     """The settings in the pairs of a mapping at section `prefix` ("" or "learner.")."""
     for key_node, value_node in items:
         origin = origin_of(key_node)
-        if not isinstance(key_node, yaml.ScalarNode):
-            raise ConfigError(f"{origin}: a key must be a word")
         name = prefix + key_node.value
         key = keys().get(name) or _holder(name)
         if key is None:
@@ -266,7 +276,7 @@ def _value(key: Key, name: str, node: yaml.Node, origin: str) -> Any:
         return value
     if key.optional and _is_null(node):
         return None
-    if not isinstance(node, yaml.ScalarNode) or _is_null(node):
+    if not isinstance(node, yaml.ScalarNode) or _is_null(node) or not node.tag.startswith(_PLAIN):
         raise ConfigError(f"{origin}: {name} must be {_article(key.type_name)}, got {_describe(node)}")
     if "${" in node.value:  # an interpolation: OmegaConf resolves and checks it
         return node.value
@@ -296,6 +306,7 @@ def _truth(text: str) -> bool:
     raise ValueError(text)
 
 
+_PLAIN = tuple(f"tag:yaml.org,2002:{t}" for t in ("str", "int", "float", "bool", "timestamp"))
 _SCALARS = {str: str, int: _integer, float: _number, bool: _truth}
 
 
@@ -304,6 +315,8 @@ def _is_null(node: yaml.Node) -> bool:
 
 
 def _describe(node: yaml.Node) -> str:
+    if isinstance(node, yaml.ScalarNode) and not (node.tag.startswith(_PLAIN) or _is_null(node)):
+        return f"a value tagged {node.tag}"
     if isinstance(node, yaml.ScalarNode):
         return "nothing" if _is_null(node) and not node.value else f"'{node.value}'"
     return "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"
@@ -336,11 +349,6 @@ def _build(settings: list[Setting]) -> Config:
         raise ConfigError(f"{origins.get(name, 'the configuration')}: {name}: {str(e).splitlines()[0]}") from e
     validate(config, origins)
     return config
-
-
-def _changeable(name: str) -> bool:
-    parts = name.split(".")
-    return any(".".join(parts[:n]) in CHANGEABLE for n in range(1, len(parts) + 1))
 
 
 def main() -> int:

@@ -64,6 +64,7 @@ class RolloutConfig:
     groups_per_step: int = 8
     """Groups that one optimiser step consumes."""
     temperature: float = 0.8
+    """Of sampling in training; log-probabilities are those of this temperature."""
     top_p: float = 1.0
     """Must be 1 in training: the ratio compares full distributions."""
     max_tokens: int = 128
@@ -83,9 +84,11 @@ class AlgoConfig:
     name: str = "rti"
     """rti or grpo."""
     clip_low: float = 0.2
+    """The ratio is clipped to no less than 1 - clip_low."""
     clip_high: float = 0.2
-    """The ratio is clipped to [1 - clip_low, 1 + clip_high]."""
+    """The ratio is clipped to no more than 1 + clip_high."""
     advantage_eps: float = 1e-6
+    """Added to the standard deviation of a group's rewards."""
     kl_coef: float = 0.0
     """Weight of a KL term to the initial policy (k3 estimator); 0: none."""
 
@@ -101,7 +104,9 @@ class RoleConfig:
     key_env: str = ""
     """endpoint: name of the environment variable that holds its key."""
     temperature: float = 0.0
+    """Of the role's own output; 0 is greedy."""
     max_tokens: int = 256
+    """Tokens of the role's output."""
 
 
 @dataclass
@@ -134,6 +139,7 @@ class GeneratorsConfig:
     engine: str = "torch"
     """torch."""
     replicas: int = 1
+    """Engines, one actor each."""
     concurrency: int = 64
     """Sequences that one replica decodes at once."""
     threads: int = 0
@@ -145,6 +151,7 @@ class GeneratorsConfig:
 @dataclass
 class EnvWorkersConfig:
     count: int = 1
+    """Actors that run episodes."""
     episodes: int = 64
     """Episodes that one worker runs at once."""
 
@@ -152,7 +159,9 @@ class EnvWorkersConfig:
 @dataclass
 class IntervenersConfig:
     min: int = 1
+    """Actors that run intervened episodes, at least."""
     max: int = 1
+    """And at most."""
     episodes: int = 16
     """Intervened episodes that one actor runs at once."""
 
@@ -162,12 +171,19 @@ class LearnerConfig:
     world_size: int = 1
     """FSDP2 ranks."""
     lr: float = 1e-6
+    """Learning rate of AdamW."""
     warmup_steps: int = 0
+    """Steps over which the learning rate rises linearly to lr; constant afterwards."""
     beta1: float = 0.9
+    """AdamW's decay of the gradient's mean."""
     beta2: float = 0.999
+    """AdamW's decay of the squared gradient's mean."""
     adam_eps: float = 1e-8
+    """AdamW's epsilon."""
     weight_decay: float = 0.1
+    """AdamW's decoupled weight decay."""
     max_grad_norm: float = 1.0
+    """The gradient is scaled down to this norm; inf: not at all."""
     pack_tokens: int = 4096
     """Token budget of a packed micro-batch."""
     threads: int = 0
@@ -175,6 +191,7 @@ class LearnerConfig:
     max_skipped: int = 5
     """Steps in a row with a non-finite gradient before the run stops, with the batch saved."""
     device: str = "auto"
+    """auto (cuda where there is one), cpu, cuda."""
 
 
 @dataclass
@@ -200,7 +217,9 @@ class CheckpointConfig:
 @dataclass
 class EvaluationConfig:
     before: bool = True
+    """Evaluate before the first step."""
     after: bool = True
+    """Evaluate after the last step."""
     every: int = 0
     """Steps between evaluations while training; 0: none."""
     samples: int = 4
@@ -208,6 +227,7 @@ class EvaluationConfig:
     tasks: int = 0
     """Number of test tasks; 0: all."""
     temperature: float = 0.8
+    """Of sampling in evaluation."""
 
 
 @dataclass
@@ -215,6 +235,7 @@ class RecordsConfig:
     trajectories: int = 4
     """Groups a step whose trajectories are kept; -1: all."""
     tensorboard: bool = True
+    """Write TensorBoard files."""
 
 
 @dataclass
@@ -236,6 +257,7 @@ class Config:
     run_dir: str = ""
     """Where the run writes; empty: runs/<name>."""
     seed: int = 0
+    """Of task order, sampling, initial state: the same seed and configuration give the same run in synchronous mode."""
     steps: int = 50
     """Optimiser steps (a step without a group that teaches costs no update, but counts)."""
     model: ModelConfig = field(default_factory=ModelConfig)
