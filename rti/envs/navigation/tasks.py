@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import random
 import re
-from typing import Callable, Sequence
+from typing import Mapping, Sequence
 
 import msgspec
 
@@ -17,6 +17,7 @@ from rti.control.seeds import derive
 from rti.envs.base import Task
 from rti.envs.navigation import queries
 from rti.envs.navigation.gazetteer import Gazetteer, Place, fold, part
+from rti.envs.navigation.reward import ORDER_LEVELS
 from rti.trajectory import Message, ToolCall
 
 SIZES = {"train": 600, "test": 150}
@@ -32,8 +33,6 @@ FULL_RADIUS = 50_000            # metres
 FULL_WAYPOINTS = (3, 9)
 _LAB_NAME = re.compile(r"[A-Za-z]+(?: [A-Za-z]+)*")
 _MAX_NAME = 20
-
-QueryWriter = Callable[[random.Random, int, Sequence[str], str], str]
 
 
 class TaskSplit(msgspec.Struct, frozen=True):
@@ -93,7 +92,7 @@ def make_task(gazetteer: Gazetteer, prefix: str, stops: Sequence[Place], level: 
     return Task(
         id=f"{prefix}-{level}-{'-'.join(str(p.id) for p in stops)}",
         cls="ambiguous" if is_ambiguous(gazetteer, stops) else "plain",
-        data={"query": query, "instructions": instructions},
+        data={"query": query, "instructions": instructions, "written_by": "template"},
         evidence={
             "order_level": level,
             "reference": {"origin": locations[0], "waypoints": locations[1:-1], "destination": locations[-1]},
@@ -128,17 +127,16 @@ def lab_trip(gazetteer: Gazetteer, rng: random.Random, part: str = "train") -> T
     return make_task(gazetteer, f"lab-{part}", stops, level, query, instructions=False)
 
 
-def full_trip(gazetteer: Gazetteer, rng: random.Random, part: str = "train", write: QueryWriter = queries.full_query) -> Task:
+def full_trip(gazetteer: Gazetteer, rng: random.Random, part: str = "train") -> Task:
     """A trip of 3 to 9 waypoints between start and end, all within 50 km of the start (the anchor). Names are unique there."""
     while True:
         stops = _draw_full(gazetteer, rng, part)
         if stops is None:
             continue
-        level = rng.choice((0, 1, 2, 3, 4))
+        level = rng.choice(ORDER_LEVELS)
         names = [p.name for p in stops]
-        query = write(rng, level, names, stops[0].province)
-        templated = write is queries.full_query
-        if query and not queries.problem_of(query, names, stops[0].province, ordered=templated):
+        query = queries.full_query(rng, level, names, stops[0].province)
+        if not queries.problem_of(query, names, stops[0].province):
             return make_task(gazetteer, f"full-{part}", stops, level, query, instructions=True)
 
 
@@ -157,16 +155,18 @@ def _draw_full(gazetteer: Gazetteer, rng: random.Random, part: str) -> list[Plac
 DRAW = {"lab": lab_trip, "full": full_trip}
 
 
-def task_set(gazetteer: Gazetteer, name: str, seed: int = DEFAULT_SEED, sizes: dict[str, int] = SIZES,
-             draw: Callable[..., Task] | None = None) -> TaskSplit:
+def task_set(gazetteer: Gazetteer, name: str, seed: int = DEFAULT_SEED, sizes: Mapping[str, int] = SIZES) -> TaskSplit:
     """The task set `lab` or `full`: no task twice, disjoint in places' names, the same for the same seed."""
-    draw = draw or DRAW[name]
     parts: dict[str, list[Task]] = {}
     for which, size in sizes.items():
         rng = random.Random(derive(seed, "navigation", name, which))
         tasks: dict[tuple[str, ...], Task] = {}
+        draws = 0
         while len(tasks) < size:
-            task = draw(gazetteer, rng, which)
+            draws += 1
+            if draws > 100 * size + 1000:
+                raise ValueError(f"the gazetteer gives only {len(tasks)} different {name} tasks for {which}, not {size}")
+            task = DRAW[name](gazetteer, rng, which)
             tasks.setdefault(tuple(sorted(s["location"] for s in task.evidence["stops"])), task)
         parts[which] = list(tasks.values())
     return TaskSplit(**parts)
