@@ -18,7 +18,7 @@ from rti.envs.navigation.geometry import CoordinateError, normalise_pair
 from rti.envs.navigation.reward import order_accepted, route_places
 from rti.mas import literals
 from rti.mas.roles import Correction, RoleContext, Validation, Verdict
-from rti.trajectory import Message, ToolCall, ToolSchema
+from rti.trajectory import Message, ToolCall
 
 SEARCH, AROUND, DIRECTION = "poi_search", "around_search", "direction"
 FIND, LOOK_AGAIN, ALL_FOUND = "Find the places.", "Look again.", "All found."
@@ -127,24 +127,14 @@ def _search(stop: Stop, right: Sequence[Stop], ctx: RoleContext, done: Sequence[
     options = [ToolCall(name=SEARCH, arguments={"address": stop.name, "region": r}) for r in regions]
     if not any(d.call.name == SEARCH and _address(d.call) == literals.name(stop.name) for d in done):
         options.append(ToolCall(name=SEARCH, arguments={"address": stop.name}))
-    offered = {t.name: t for t in ctx.tools}
-    if AROUND in offered or not offered:
-        options += [_around(stop, s, offered.get(AROUND), done) for s in right]
+    if not ctx.tools or any(t.name == AROUND for t in ctx.tools):
+        options += [_around(stop, s, done) for s in right]
     return next((c for c in options if _key(c) not in tried), None)
 
 
-def _around(stop: Stop, near: Stop, tool: ToolSchema | None, done: Sequence[Done]) -> ToolCall:
+def _around(stop: Stop, near: Stop, done: Sequence[Done]) -> ToolCall:
     place = _shown_location(near.location, done)
-    if tool is not None and _latitude_first(tool):
-        place = ",".join(reversed(place.split(",")))
     return ToolCall(name=AROUND, arguments={"location": place, "radius": RADIUS, "keyword": stop.name})
-
-
-def _latitude_first(tool: ToolSchema) -> bool:
-    """Whether the tool's schema asks for "latitude,longitude" (as the paper's tool does) and not for "lng,lat"."""
-    text = str(tool.parameters.get("properties", {}).get("location", {}).get("description", "")).casefold()
-    order = re.search(r"lat\w*\s*,\s*(lon|lng)", text)
-    return order is not None
 
 
 def _direction(ctx: RoleContext, done: Sequence[Done]) -> ToolCall:
@@ -156,8 +146,8 @@ def _direction(ctx: RoleContext, done: Sequence[Done]) -> ToolCall:
     properties = tool.parameters.get("properties", {}) if tool else {}
     as_text = properties.get("waypoints", {}).get("type", "array") == "string"
     arguments: dict[str, Any] = {**shown, "mode": _mode(ctx, properties)}
-    if between:
-        arguments["waypoints"] = ";".join(between) if as_text else between
+    if between:     # only driving takes them
+        arguments |= {"mode": "driving", "waypoints": ";".join(between) if as_text else between}
     order = list(properties) or ["origin", "destination", "mode", "waypoints"]
     return ToolCall(name=DIRECTION, arguments={k: arguments[k] for k in order if k in arguments})
 

@@ -1,0 +1,49 @@
+"""Prompt packs: how the three roles are asked, one module per environment. A pack has `validator`, `corrector` and
+`verifier`, each a function of a RoleContext that gives messages.
+
+`<environment>.py` is written for language models, `<environment>_compact.py` for the lab policy. `load_pack` also takes the
+dotted name of a module of a user's own.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Protocol
+
+from rti.mas.roles import RoleContext
+from rti.trajectory import Message
+
+ROLES = ("validator", "corrector", "verifier")
+
+
+class PromptPack(Protocol):
+    def validator(self, ctx: RoleContext) -> list[Message]: ...
+
+    def corrector(self, ctx: RoleContext) -> list[Message]: ...
+
+    def verifier(self, ctx: RoleContext) -> list[Message]: ...
+
+
+def load_pack(name: str, env_name: str, chat_name: str = "") -> PromptPack:
+    """The pack `name` (auto, full, compact, or a dotted module) for an environment. auto: compact for the lab chat format.
+
+    Raises ValueError where there is none.
+    """
+    if name == "auto":
+        name = "compact" if chat_name == "lab" else "full"
+    if "." in name:
+        module = name
+    elif name in ("full", "compact"):
+        module = f"{__name__}.{env_name}" + ("_compact" if name == "compact" else "")
+    else:
+        raise ValueError(f"intervention.prompts is {name!r}: it must be auto, full, compact, or a module's dotted name")
+    try:
+        pack = importlib.import_module(module)
+    except ModuleNotFoundError as e:
+        if e.name is None or not (module == e.name or module.startswith(f"{e.name}.")):
+            raise       # the pack is there, but something that it imports is not
+        raise ValueError(f"there is no {name} prompt pack for environment {env_name!r} (module {module}): write one with "
+                         f"{', '.join(ROLES)}, or name another in intervention.prompts") from e
+    if missing := [role for role in ROLES if not callable(getattr(pack, role, None))]:
+        raise ValueError(f"prompt pack {module} lacks {', '.join(missing)}")
+    return pack
