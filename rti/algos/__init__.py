@@ -1,19 +1,23 @@
-"""Algorithms: each in its own file, pure functions of tensors. `load_algorithm` picks the one that the configuration names."""
+"""Algorithms: each in its own file, pure functions of tensors. `load_algorithm` picks the one that the configuration names.
+
+Importing this package, or rti.algos.replace, does not import torch: actors without a model need only the replacement.
+"""
 
 from __future__ import annotations
 
-from rti.algos.base import Algorithm, LossOutput, Metrics, TokenBatch, finish, trains
-from rti.algos.grpo import GRPO
-from rti.algos.replace import replace_failed
-from rti.algos.rti import RTI
+from typing import TYPE_CHECKING
+
 from rti.config.schema import AlgoConfig, InterventionConfig
 
-__all__ = ["Algorithm", "GRPO", "LossOutput", "Metrics", "RTI", "TokenBatch", "finish", "load_algorithm", "replace_failed",
-           "trains"]
+if TYPE_CHECKING:
+    from rti.algos.base import Algorithm
 
 
 def load_algorithm(config: AlgoConfig, intervention: InterventionConfig, train_truncated: bool = True) -> Algorithm:
     """`train_truncated` is rollout.train_truncated: whether an episode that a length limit cut is trained on."""
+    from rti.algos.grpo import GRPO
+    from rti.algos.rti import RTI
+
     shared = dict(clip_low=config.clip_low, clip_high=config.clip_high, advantage_eps=config.advantage_eps,
                   kl_coef=config.kl_coef, train_truncated=train_truncated)
     if config.name == "grpo":

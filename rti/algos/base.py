@@ -80,7 +80,7 @@ def trains(trajectory: Trajectory, train_truncated: bool) -> bool:
 def finish(metrics: Metrics) -> dict[str, float]:
     """Sums and extremes of a whole step -> the documented keys (docs/records.md). Nothing measured: the key is left out."""
     sums = {k: float(v) for k, v in metrics.sums.items()}
-    out = {"policy/trained_tokens": sums.get("tokens", 0.0), "policy/loss": -sums.get("objective", 0.0)}
+    out = {"policy/trained_tokens": sums.get("tokens", 0.0), "policy/loss": sums.get("loss", 0.0)}
     for key, (total, count) in _MEANS.items():
         if total in sums and sums.get(count, 0) > 0:
             out[key] = sums[total] / sums[count]

@@ -54,7 +54,7 @@ def policy_loss(batch: TokenBatch, current_logps: torch.Tensor, old_logps: torch
     surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - clip_low, 1 + clip_high) * advantages)
     objective = (scales * masked(mask, weights * surrogate)).double().sum()
     loss = -objective
-    sums = {"objective": objective.detach()}
+    sums = {}
     if kl_coef > 0:
         if batch.reference_logps is None:
             raise ValueError("kl_coef > 0 needs the log-probabilities of the reference policy in the batch")
@@ -63,7 +63,7 @@ def policy_loss(batch: TokenBatch, current_logps: torch.Tensor, old_logps: torch
         loss = loss + kl_coef * term
         sums |= {"reference_kl_term": term.detach(), "reference_kl": _total(mask, kl)}
     metrics = _measure(batch, log_ratio.detach(), ratio.detach(), clip_low, clip_high, entropy)
-    return LossOutput(loss, Metrics(sums | metrics.sums, metrics.least, metrics.greatest))
+    return LossOutput(loss, Metrics({"loss": loss.detach()} | sums | metrics.sums, metrics.least, metrics.greatest))
 
 
 def measure_weights(batch: TokenBatch, weights: torch.Tensor, log_ratio: torch.Tensor, low: float, high: float,
