@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Sequence
 
 from rti.control import admission
 from rti.control.order import TaskOrder, Ticket
+from rti.control.store import Facts
 
 
 class Phase(enum.StrEnum):
@@ -123,20 +124,27 @@ class Plan:
         entry.phase, entry.oldest_version = Phase.READY, oldest_version
         return True
 
-    def adopt(self, group_id: str, *, admitted_version: int, oldest_version: int) -> bool:
-        """Take over a whole group that the buffer held before a resume. False where there is no use for it."""
-        try:
-            ordinal = self.order.ordinal(group_id)
-        except ValueError:
-            return False
+    def adopt(self, held: Sequence[Facts]) -> list[str]:
+        """Take over the whole groups that the buffer held before a resume. Returns those that there is no use for."""
+        known: dict[int, Facts] = {}
+        for facts in held:
+            try:
+                known[self.order.ordinal(facts.group_id)] = facts
+            except ValueError:
+                continue        # of another run or task set
+        taken = {known[ordinal].group_id for ordinal in sorted(known) if self._adopt(ordinal, known[ordinal])}
+        return [facts.group_id for facts in held if facts.group_id not in taken]
+
+    def _adopt(self, ordinal: int, facts: Facts) -> bool:
         if ordinal < self._frontier or ordinal in self._done or ordinal in self._entries or self.room < 1:
             return False
-        if admission.too_old(learner_version=self.version, oldest_version=oldest_version, max_staleness=self.max_staleness):
+        if admission.too_old(learner_version=self.version, oldest_version=facts.oldest_version,
+                             max_staleness=self.max_staleness):
             return False
         ticket = self.order.ticket(ordinal, self._voids.get(ordinal, 0))
         self._again = [o for o in self._again if o != ordinal]
         heapq.heapify(self._again)
-        self._entries[ordinal] = Entry(ticket, admitted_version, Phase.READY, oldest_version)
+        self._entries[ordinal] = Entry(ticket, facts.admitted_version, Phase.READY, facts.oldest_version)
         return True
 
     def sweep(self) -> list[Voided]:
@@ -222,6 +230,11 @@ class Plan:
         self._dropped = list(state["dropped"])
         self._voids = {ordinal: n for ordinal, n in state["voids"]}
         self._again = []
+
+    def consumed_ids(self) -> list[str]:
+        """The groups that steps consumed, in plan order."""
+        dropped = set(self._dropped)
+        return [self.order.ticket(o).group_id for o in (*range(self._frontier), *sorted(self._done)) if o not in dropped]
 
     @property
     def dropped(self) -> Sequence[int]:

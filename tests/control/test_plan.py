@@ -7,6 +7,7 @@ import pytest
 from rti.control import admission
 from rti.control.order import TaskOrder
 from rti.control.plan import Phase, Plan, PlanError
+from rti.control.store import Facts
 
 
 def make(n_tasks=20, groups=4, staleness=0, steps=10, **more) -> Plan:
@@ -189,13 +190,13 @@ def test_groups_that_the_buffer_still_has_are_adopted_where_they_are_of_use():
     state = plan.state()            # consumed 0-0 and 0-1, version 1
     again = make(groups=2, staleness=1, steps=10)
     again.restore(state)
-    held = dict(admitted_version=0, oldest_version=0)
-    assert again.adopt("0-3", **held)
-    assert not again.adopt("0-3", **held)       # twice
-    assert not again.adopt("0-0", **held)       # consumed
-    assert not again.adopt("0-99", **held)      # of no such task
+    def held(name: str, oldest=0) -> Facts:
+        return Facts(name, 0, oldest, oldest)
+    refused = ["0-0", "0-99", "other"]      # consumed, of no such task, of another run
+    assert again.adopt([held(name) for name in ("0-3", *refused)]) == refused
+    assert again.adopt([held("0-3")]) == ["0-3"]        # it is there already
     again.version = 2
-    assert not again.adopt("0-4", **held)       # too old
+    assert again.adopt([held("0-4")]) == ["0-4"]        # too old
     again.version = 1
     assert [e.ticket.group_id for e in again.admit()] == ["0-2", "0-4", "0-5"]
     assert [e.ticket.group_id for e in again.entries(Phase.READY)] == ["0-3"]
@@ -238,3 +239,12 @@ def test_under_any_schedule_the_invariants_hold(seed):
     # nothing was skipped: below the newest consumed group all is consumed, dropped, or under way no more
     missing = set(range(max(consumed))) - set(consumed) - set(plan.dropped)
     assert len(missing) <= staleness * groups
+
+
+def test_adoption_goes_in_plan_order_and_ends_with_the_room():
+    plan = make(n_tasks=20, groups=2, staleness=0, steps=10)
+    assert plan.adopt([Facts(f"0-{i}", 0, 0, 0) for i in (10, 9, 2)]) == ["0-10"]
+    assert plan.lease() == [plan.order.ticket(2), plan.order.ticket(9)]
+    assert plan.consumed_ids() == []
+    plan.commit(1)
+    assert plan.consumed_ids() == ["0-2", "0-9"]

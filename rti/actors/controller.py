@@ -1,0 +1,351 @@
+"""The controller: admits groups, has them run, takes steps, publishes weights, keeps the records. Plain asyncio, no Ray.
+
+Keeps invariants 5, 6 and 7 together with rti.control.plan, which decides; here is what the decisions lead to. Every actor is
+behind a small client, so that the same code runs against fakes in tests and in the simulation. Synchronous mode is not a mode
+here: with max_staleness 0 there are just as many slots as one step consumes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Awaitable, Coroutine, Protocol, Sequence, TypeVar
+
+from rti.actors.episodes import EpisodeRunner
+from rti.actors.evaluator import evaluate
+from rti.actors.fleet import Fleet
+from rti.actors.groups import GroupMaker, facts_of
+from rti.actors.measure import Meter
+from rti.actors.messages import StepReport, TaskIndex
+from rti.actors.pool import Pool
+from rti.config.schema import Config
+from rti.control.faults import LearnerLost
+from rti.control.order import TaskOrder, Ticket
+from rti.control.plan import Entry, Phase, Plan, Voided
+from rti.control.store import Facts
+from rti.evaluation import summarise
+from rti.learner.checkpoint import newest_whole, prune, step_directory
+from rti.run.directory import RunDirectory, evaluation_metrics
+from rti.run.ledger import VOIDED, LedgerEntry, entry_for
+from rti.run.progress import Progress
+from rti.run.statistics import group_metrics, ledger_metrics
+from rti.trajectory import Group, decode, encode
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class BufferClient(Protocol):
+    """The replay buffer. Survives the death of its actor: every call is idempotent and asked again."""
+
+    async def put(self, facts: Facts, data: bytes) -> bool: ...
+    async def lease(self, step: int, group_ids: Sequence[str]) -> list[bytes]: ...
+    async def commit(self, step: int, group_ids: Sequence[str]) -> None: ...
+    async def void(self, group_ids: Sequence[str]) -> None: ...
+    async def resume(self, step: int, version: int) -> list[Facts]: ...
+    async def stats(self) -> dict[str, int]: ...
+
+
+class LearnerClient(Protocol):
+    """All ranks of the learner. Any call may raise LearnerLost; `start` then makes new ranks."""
+
+    async def start(self, checkpoint: Path | None) -> tuple[int, dict[str, Any] | None]:
+        """Make the ranks, load the checkpoint (None: the policy that the configuration names); version and `extra`."""
+        ...
+
+    async def step(self, groups: list[bytes], step: int) -> StepReport: ...
+
+    async def weights(self) -> Any:
+        """A handle to the weights for the engines."""
+        ...
+
+    async def save(self, path: Path, extra: dict[str, Any]) -> None:
+        """Begin a checkpoint; returns when training may go on."""
+        ...
+
+    async def wait_saved(self) -> None: ...
+
+
+@dataclass
+class Actors:
+    """What the controller controls."""
+
+    workers: Pool[Any]
+    interveners: Pool[Any]
+    generators: Fleet
+    buffer: BufferClient
+    learner: LearnerClient
+
+    @property
+    def restarts(self) -> int:
+        return self.workers.restarts + self.interveners.restarts + self.generators.restarts
+
+
+class Stopped(Exception):
+    """Somebody asked the run to stop."""
+
+
+class Controller:
+    """One run. `intervenes`: whether the algorithm has failed groups run again under intervention."""
+
+    def __init__(self, config: Config, actors: Actors, tasks: TaskIndex, run: RunDirectory, progress: Progress, *,
+                 intervenes: bool, meter: Meter | None = None, episodes: EpisodeRunner | None = None):
+        self._config, self._actors, self._tasks, self._run, self._progress = config, actors, tasks, run, progress
+        self._episodes = episodes or EpisodeRunner(config.rollout.retries)
+        self._maker = GroupMaker(config, tasks, self._episodes, actors.workers, actors.interveners, intervenes)
+        self._meter = meter or Meter()
+        self.plan = Plan(TaskOrder(len(tasks.train), config.seed), groups_per_step=config.rollout.groups_per_step,
+                         max_staleness=config.async_.max_staleness, steps=config.steps)
+        self._groups: dict[int, asyncio.Task[None]] = {}    # ordinal -> the making of its group
+        self._changed = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._failure: asyncio.Future[None] | None = None
+        self._voided: list[LedgerEntry] = []
+        self._best: tuple[float, int] | None = None         # p@1 and step of the best evaluation
+        self._saved_step: int | None = None
+
+    # --- the run -------------------------------------------------------------------------------------------------
+    def stop(self) -> None:
+        """Stop at the next point where nothing is lost; `run` then saves and returns False."""
+        self._stop.set()
+
+    async def run(self, checkpoint: Path | None) -> bool:
+        """Train to the last step, from a checkpoint or from the start. False where it was stopped before."""
+        self._failure = asyncio.get_running_loop().create_future()
+        tending = self._background(self._actors.generators.tend())
+        try:
+            return await self._run_to_the_end(checkpoint)
+        finally:
+            tending.cancel()
+            await self._cancel_groups()
+            await asyncio.gather(tending, return_exceptions=True)
+            if self._failure.done():
+                self._failure.exception()       # seen, so that asyncio does not report it once more
+
+    async def _run_to_the_end(self, checkpoint: Path | None) -> bool:
+        while True:
+            try:
+                await self._guarded(self._begin(checkpoint), stoppable=True)
+                await self._train()
+                await self._finish()
+                return True
+            except Stopped:
+                await self._leave()
+                return False
+            except LearnerLost as loss:
+                log.warning("the learner is lost: %s", loss)
+                await self._cancel_groups()
+                checkpoint = await asyncio.to_thread(newest_whole, self._run.checkpoints)
+                self._progress.note(f"the learner is lost ({loss}); going on from {checkpoint.name if checkpoint else 'the start'}")
+
+    async def _begin(self, checkpoint: Path | None) -> None:
+        """Everything as the checkpoint left it: learner, plan, buffer, records, generators."""
+        self._progress.stage("loading the learner")
+        version, extra = await self._actors.learner.start(checkpoint)
+        fresh = Plan(self.plan.order, groups_per_step=self.plan.groups_per_step, max_staleness=self.plan.max_staleness,
+                     steps=self.plan.steps)
+        self.plan.restore(extra["plan"] if extra else fresh.state())
+        if self.plan.version != version:
+            raise RuntimeError(f"{checkpoint}: the learner is at version {version}, the plan at {self.plan.version}")
+        self._best = tuple(extra["best"]) if extra and extra["best"] else None
+        self._saved_step = self.plan.step if checkpoint else None
+        self._voided.clear()
+        self._run.rewind_to(self.plan.step, self.plan.consumed_ids())
+        useless = self.plan.adopt(await self._actors.buffer.resume(self.plan.step, version))
+        await self._actors.buffer.void(useless)
+        self._progress.stage("loading the generators")
+        await self._publish()
+        self._meter.begin(await self._actors.generators.work())
+
+    async def _train(self) -> None:
+        if self.plan.step == 0 and self._config.evaluation.before and self._run.evaluation(0) is None:
+            await self._evaluate(0)
+        while not self.plan.finished:
+            await self._sweep()
+            self._admit()
+            await self._step(await self._next_batch())
+
+    async def _finish(self) -> None:
+        """After the last step: what is still missing of evaluation and checkpoint."""
+        step = self.plan.step
+        if self._config.evaluation.after and self._run.evaluation(step) is None:
+            await self._evaluate(step)
+        await self._save()
+        await self._guarded(self._actors.learner.wait_saved())
+        await self._prune()
+
+    async def _leave(self) -> None:
+        """Stopped: what was done so far is saved; groups under way run again after a resume, unless the buffer has them."""
+        await self._cancel_groups()
+        if self._run.step != self.plan.step or not self.plan.step:
+            return      # stopped while it was starting: the directory is as it was
+        self._progress.stage("saving a checkpoint")
+        try:
+            await self._save()
+            await self._actors.learner.wait_saved()
+        except LearnerLost as loss:
+            raise RuntimeError(f"stopped, but the last steps could not be saved: {loss}. A resume goes on from the newest whole "
+                               f"checkpoint in {self._run.checkpoints}") from loss
+
+    # --- groups --------------------------------------------------------------------------------------------------
+    def _admit(self) -> None:
+        for entry in self.plan.admit():
+            task = self._background(self._make(entry), name=f"group {entry.ticket.group_id}")
+            self._groups[entry.ticket.ordinal] = task
+
+    async def _make(self, entry: Entry) -> None:
+        group = await self._maker.make(entry.ticket, entry.admitted_version)
+        facts = facts_of(group)
+        await self._actors.buffer.put(facts, encode(group))
+        self.plan.ready(entry.ticket, facts.oldest_version)
+        self._groups.pop(entry.ticket.ordinal, None)
+        self._changed.set()
+
+    async def _sweep(self) -> None:
+        """Void what the next step could not consume any more (invariant 6)."""
+        voided = self.plan.sweep()
+        if not voided:
+            return
+        making = [t for v in voided if (t := self._groups.pop(v.ticket.ordinal, None)) is not None]
+        for task in making:
+            task.cancel()
+        await asyncio.gather(*making, return_exceptions=True)
+        # a group may have reached the buffer in the moment it was voided: out with all of them before they are admitted anew
+        await self._guarded(self._actors.buffer.void([v.ticket.group_id for v in voided]))
+        self._voided += [self._void_entry(v) for v in voided]
+
+    def _void_entry(self, void: Voided) -> LedgerEntry:
+        task = self._tasks.train[void.ticket.task]
+        version = self.plan.version
+        why = "too old when it was whole" if void.was_ready else "too old before it was whole"
+        return LedgerEntry(step=self.plan.step + 1, group_id=void.ticket.group_id, task_id=task.id, task_class=task.cls,
+                           disposition=VOIDED, learner_version=version, oldest_version=void.age_version,
+                           staleness=version - void.age_version, reason=why + (", for the last time" if void.dropped else ""))
+
+    async def _next_batch(self) -> list[Ticket]:
+        """The tickets of the next step, once enough groups are ready."""
+        need = self.plan.groups_per_step
+        with self._meter.time("rollout_s"):
+            while (tickets := self.plan.lease()) is None:
+                self._progress.stage("rollouts", self.plan.count(Phase.READY), need)
+                self._changed.clear()
+                await self._guarded(self._changed.wait(), stoppable=True)
+        return tickets
+
+    # --- a step --------------------------------------------------------------------------------------------------
+    async def _step(self, tickets: list[Ticket]) -> None:
+        """Consume these groups: learn, commit, write down, publish. In this order a death at any point loses no group and
+        doubles none: before the next checkpoint is whole, a resume goes back to the one before."""
+        step, began_with = self.plan.step + 1, self.plan.version
+        ids = [t.group_id for t in tickets]
+        data = await self._guarded(self._actors.buffer.lease(step, ids))
+        groups = [decode(d, Group) for d in data]
+        metrics: dict[str, float] = {}
+        version = began_with
+        if any(g.teaches for g in groups):
+            self._progress.stage("learning")
+            with self._meter.time("learner_s"):
+                report = await self._guarded(self._actors.learner.step(data, step))
+            version, metrics = report.version, report.metrics
+        await self._guarded(self._actors.buffer.commit(step, ids))
+        self.plan.commit(version)
+        entries = [*self._voided, *(entry_for(g, step=step, learner_version=began_with) for g in groups)]
+        self._voided = []
+        self._run.consume(entries)
+        self._run.save_trajectories(step, groups)
+        with self._meter.time("publish_s"):
+            if version != began_with:
+                await self._guarded(self._publish())
+            else:
+                self.plan.published()
+        metrics = {"learner/version": version, **metrics, **ledger_metrics(entries),
+                   **group_metrics(groups, learner_version=began_with, weight_eps=self._config.intervention.weight_eps)}
+        await self._close_step(step, metrics, groups)
+
+    async def _publish(self) -> None:
+        await self._actors.generators.publish(await self._actors.learner.weights(), self.plan.version)
+        self.plan.published()
+
+    async def _close_step(self, step: int, metrics: dict[str, float], groups: list[Group]) -> None:
+        """Evaluation where one is due, the metrics line, and then the checkpoint that knows of both."""
+        stopped = False
+        if self._due(self._config.evaluation.every) or self.plan.finished and self._config.evaluation.after:
+            try:
+                metrics |= evaluation_metrics(await self._evaluate(step))
+            except Stopped:
+                stopped = True      # the step itself is whole, and is written down as such
+        metrics |= await self._guarded(self._meter.close(self._actors, self._episodes, groups))
+        self._progress.update(step, self._run.log(step, metrics))
+        if stopped:
+            raise Stopped
+        if self._due(self._config.checkpoint.every) or self.plan.finished:
+            await self._save()
+
+    def _due(self, every: int) -> bool:
+        return every > 0 and self.plan.step % every == 0
+
+    async def _evaluate(self, step: int) -> dict[str, Any]:
+        with self._meter.time("evaluation_s"):
+            results = await self._guarded(evaluate(
+                self._config, self._tasks, self._episodes, self._actors.workers,
+                lambda done, total: self._progress.stage("evaluating", done, total)), stoppable=True)
+            result = summarise(results, samples=self._config.evaluation.samples, seed=self._config.seed)
+        self._run.save_evaluation(step, result)
+        if step and (self._best is None or result["p@1"] > self._best[0]):
+            self._best = (result["p@1"], step)
+        return result
+
+    async def _save(self) -> None:
+        """Begin a checkpoint of the present state; the one before is whole by then, and old ones go."""
+        if self._saved_step == self.plan.step:
+            return
+        with self._meter.time("checkpoint_s"):
+            extra = {"plan": self.plan.state(), "best": list(self._best) if self._best else None}
+            await self._guarded(self._actors.learner.save(step_directory(self._run.checkpoints, self.plan.step), extra))
+            self._saved_step = self.plan.step
+            await self._prune()
+
+    async def _prune(self) -> None:
+        best = step_directory(self._run.checkpoints, self._best[1]) if self._best else None
+        await asyncio.to_thread(prune, self._run.checkpoints, self._config.checkpoint.keep, best)
+
+    # --- tasks in the background -----------------------------------------------------------------------------------
+    def _background(self, work: Coroutine[Any, Any, None], name: str = "") -> asyncio.Task[None]:
+        """Run beside the main line, which ends with the first error of any such task."""
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._note_failure)
+        return task
+
+    def _note_failure(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            assert self._failure is not None
+            if not self._failure.done():
+                self._failure.set_exception(error)
+
+    async def _guarded(self, work: Awaitable[T], *, stoppable: bool = False) -> T:
+        """Wait for `work`, but no longer than until a background task fails or, where `stoppable`, somebody asks to stop."""
+        assert self._failure is not None
+        task = asyncio.ensure_future(work)
+        stop = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait({task, self._failure, stop} if stoppable else {task, self._failure},
+                               return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            if self._failure.done():
+                raise self._failure.exception() or RuntimeError("a background task failed")
+            raise Stopped
+        finally:
+            for left in (task, stop):
+                left.cancel()
+            await asyncio.gather(task, stop, return_exceptions=True)
+
+    async def _cancel_groups(self) -> None:
+        making, self._groups = list(self._groups.values()), {}
+        for task in making:
+            task.cancel()
+        await asyncio.gather(*making, return_exceptions=True)
+
+

@@ -1,0 +1,27 @@
+"""What may happen to an actor, as the control plane sees it. rti.actors.cluster translates Ray's errors into these, in one place.
+
+A loss is survived: the work is run again. A gone actor, or one that failed by a fault of the program, ends the run with its
+message. Nothing here knows Ray, so that fakes raise the same errors in tests and in the simulation.
+"""
+
+from __future__ import annotations
+
+
+class ActorLost(RuntimeError):
+    """The actor died, or its answer was lost with a node. It comes back; what it was doing is run again."""
+
+
+class ActorHung(ActorLost):
+    """No answer within the limit. Its owner kills it, so that it comes back like a dead one."""
+
+
+class ActorGone(RuntimeError):
+    """The actor will not come back: it died more often than `ray.restarts` allows, or could not be made."""
+
+
+class ActorFailed(RuntimeError):
+    """The actor raised an error that nobody meant to survive. Carries the remote traceback."""
+
+
+class LearnerLost(RuntimeError):
+    """A rank of the learner died. The whole group of ranks restarts from the newest checkpoint, and the plan with it."""
