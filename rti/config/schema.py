@@ -146,6 +146,8 @@ class GeneratorsConfig:
     """CPU threads of a replica; 0: all cores."""
     device: str = "auto"
     """auto (cuda where there is one), cpu, cuda."""
+    cpus: float = 0.5
+    """CPUs that a replica asks Ray for (with cuda, one GPU as well). On a small machine actors take turns on the cores."""
 
 
 @dataclass
@@ -154,6 +156,8 @@ class EnvWorkersConfig:
     """Actors that run episodes."""
     episodes: int = 64
     """Episodes that one worker runs at once."""
+    cpus: float = 0.25
+    """CPUs that a worker asks Ray for."""
 
 
 @dataclass
@@ -164,6 +168,8 @@ class IntervenersConfig:
     """And at most."""
     episodes: int = 16
     """Intervened episodes that one actor runs at once."""
+    cpus: float = 0.25
+    """CPUs that an intervener asks Ray for."""
 
 
 @dataclass
@@ -192,6 +198,8 @@ class LearnerConfig:
     """Steps in a row with a non-finite gradient before the run stops, with the batch saved."""
     device: str = "auto"
     """auto (cuda where there is one), cpu, cuda."""
+    cpus: float = 0.5
+    """CPUs that a rank asks Ray for (with cuda, one GPU as well)."""
 
 
 @dataclass
@@ -248,6 +256,9 @@ class RayConfig:
     """How long to wait for actors to be placed before saying what was asked and what the cluster has."""
     restarts: int = 10
     """Restarts of one actor before the run stops."""
+    call_timeout_s: float = 1800.0
+    """How long one call of an actor may take (a learner step, a checkpoint, a load of weights) before the actor counts as hung
+    and is killed and restarted."""
 
 
 @dataclass
@@ -279,6 +290,6 @@ class Config:
 
 CHANGEABLE = frozenset({
     "steps", "run_dir", "records", "ray", "generators", "env_workers", "interveners", "checkpoint", "evaluation",
-    "buffer", "learner.threads", "learner.world_size", "rollout.timeout_s", "rollout.retries",
+    "buffer", "learner.threads", "learner.world_size", "learner.cpus", "rollout.timeout_s", "rollout.retries",
 })
 """Keys (or sections) that a resumed run may change: they do not alter what is learned from which data."""

@@ -50,6 +50,7 @@ AT_LEAST: dict[str, float] = {
     "checkpoint.every": 0, "checkpoint.keep": 1,
     "evaluation.every": 0, "evaluation.samples": 1, "evaluation.tasks": 0, "evaluation.temperature": 0,
     "records.trajectories": -1, "ray.num_cpus": 0, "ray.restarts": 0,
+    **{f"{section}.cpus": 0 for section in ("generators", "env_workers", "interveners", "learner")},
     **{f"intervention.{role}.temperature": 0 for role in ROLES},
     **{f"intervention.{role}.max_tokens": 1 for role in ROLES},
 }
@@ -58,6 +59,7 @@ AT_LEAST: dict[str, float] = {
 ABOVE_ZERO = frozenset({
     "env.navigation.requests_per_second", "rollout.temperature", "rollout.timeout_s", "algo.advantage_eps",
     "learner.adam_eps", "learner.max_grad_norm", "ray.start_timeout_s",
+    "ray.call_timeout_s",
 })
 BELOW_ONE = frozenset({"algo.clip_low", "intervention.weight_eps", "learner.beta1", "learner.beta2"})
 MAY_BE_INFINITE = frozenset({"intervention.delta", "algo.clip_high", "learner.max_grad_norm"})
