@@ -28,6 +28,7 @@ def keeps(ppl: float, delta: float) -> bool:
 
 def weights(correction_logps: np.ndarray, roll_logps: np.ndarray, eps: float) -> np.ndarray:
     """float32 weights in [1 - eps, 1 + eps]: how characteristic each token is of the correction."""
-    difference = np.asarray(correction_logps, np.float64) - np.asarray(roll_logps, np.float64)
+    with np.errstate(invalid="ignore"):     # -inf - -inf: says nothing either way
+        difference = np.asarray(correction_logps, np.float64) - np.asarray(roll_logps, np.float64)
     difference = np.where(np.isnan(difference), 0.0, difference)
     return np.clip(np.exp(np.clip(difference, -50.0, 50.0)), 1.0 - eps, 1.0 + eps).astype(np.float32)

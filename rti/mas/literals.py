@@ -153,7 +153,10 @@ def names(value: Any) -> set[str]:
         if short and (text[0].isupper() or _CJK.search(text)):
             found.add(name(text))
         else:
-            found |= {name(m) for m in _NAME.findall(text)}
+            for run in _NAME.findall(text):
+                words = run.rstrip(".-'’").split()
+                # the first word may be capitalised only because a sentence begins with it
+                found |= {name(" ".join(words)), *([name(" ".join(words[1:]))] if len(words) > 2 else [])}
     return found
 
 

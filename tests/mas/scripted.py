@@ -38,7 +38,8 @@ class ForkingChat(LabChatFormat):
     extends_prefix = False
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> list[int]:
-        bare = [Message(role=m.role, content=m.content, tool_calls=m.tool_calls) if m.role == "assistant" else m for m in messages]
+        bare = [Message(role=m.role, content=m.content, tool_calls=m.tool_calls) if m.role == "assistant" else m
+                for m in messages]
         return super().render(bare, tools)
 
     def append(self, turn_ids: Sequence[int], messages: Sequence[Message]) -> list[int]:
