@@ -67,7 +67,8 @@ def summarise(results: Sequence[TaskResult], ks: Sequence[int] = KS, *, samples:
     return out
 
 
-def _measures(results: Sequence[TaskResult], n: int, ks: Sequence[int], rng: np.random.Generator, resamples: int) -> dict[str, Any]:
+def _measures(results: Sequence[TaskResult], n: int, ks: Sequence[int], rng: np.random.Generator,
+              resamples: int) -> dict[str, Any]:
     at_k, hat_k = _values(results, ks, pass_at_k), _values(results, ks, pass_hat_k)
     one = np.array([[_share(r.outcomes)] for r in results])
     table = np.concatenate([one, at_k, hat_k], axis=1)                      # [tasks, 1 + 2 ks], NaN where undefined
@@ -146,7 +147,8 @@ def table(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> 
            [(s["by"][cls]["p@1"], s["by"][cls]["ci"]["p@1"]) if cls in s["by"] else (None, None) for s in sides.values()])
           for cls in first["by"]]
     width = max(len(label) for label, _ in rows + by) + 2
-    lines = [f"{_count(first['n_tasks'], 'task')}, {_count(first['samples'], 'sample')} each; percent, with 95 % intervals over tasks", "",
+    size = f"{_count(first['n_tasks'], 'task')}, {_count(first['samples'], 'sample')} each"
+    lines = [f"{size}; percent, with 95 % intervals over tasks", "",
              " " * width + "".join(f"{h:>24}" if h != "change" else f"{h:>10}" for h in heads)]
     lines += [_row(width, *row) for row in rows]
     if by:

@@ -49,7 +49,8 @@ def make_sample(
 def make_intervention(outcome: str, sample: Sample | None = None, turn: int = 0) -> Intervention:
     """What the pipeline would have noted for `outcome`; with a sample, the perplexity of that turn."""
     draft = Message(role="assistant", reasoning="go", tool_calls=[ToolCall(name="direction", arguments={"origin": "1.0,2.0"})])
-    fixed = Message(role="assistant", reasoning="first look", tool_calls=[ToolCall(name="poi_search", arguments={"address": "A"})])
+    search = ToolCall(name="poi_search", arguments={"address": "A"})
+    fixed = Message(role="assistant", reasoning="first look", tool_calls=[search])
     made = Intervention(outcome=outcome, draft=draft)
     if outcome == "validator_malformed":
         made.malformed = ["validator"]
@@ -120,8 +121,9 @@ def make_trajectory(
 
 
 def make_group(
-    rng: np.random.Generator | int = 0, *, rewards: Sequence[float] = (1, 0, 0, 1), rescued: int | None = None, attempts: int = 0,
-    group_id: str = "0-0", task_id: str = "task-0", task_class: str = "", version: int = 0, **trajectory: Any,
+    rng: np.random.Generator | int = 0, *, rewards: Sequence[float] = (1, 0, 0, 1), rescued: int | None = None,
+    attempts: int = 0, group_id: str = "0-0", task_id: str = "task-0", task_class: str = "", version: int = 0,
+    **trajectory: Any,
 ) -> Group:
     """A group whose plain rollouts got `rewards`, all with one prompt.
 

@@ -122,15 +122,15 @@ class RunDirectory:
         written = [line.value.get("step") for line in read_lines(where).lines]
         if written[:step] != list(range(1, step + 1)):
             last = next((i for i, s in enumerate(written) if s != i + 1), len(written))
-            raise RecordError(f"{where}: its steps are whole up to {last} only, and the checkpoint is of step {step}: lines were "
-                              "lost or edited; restore the file, or resume from an earlier checkpoint")
+            raise RecordError(f"{where}: its steps are whole up to {last} only, and the checkpoint is of step {step}: "
+                              "lines were lost or edited; restore the file, or resume from an earlier checkpoint")
         if consumed is None:
             return
         there = {e.group_id for e in self.ledger() if e.consumed and e.step <= step}
         if there != set(consumed):
             odd = sorted(there.symmetric_difference(consumed))
-            raise RecordError(f"{self.path / LEDGER}: ledger and checkpoint of step {step} differ in {len(odd)} consumed groups "
-                              f"({', '.join(odd[:5])}): restore the file, or resume from another checkpoint")
+            raise RecordError(f"{self.path / LEDGER}: ledger and checkpoint of step {step} differ in {len(odd)} consumed "
+                              f"groups ({', '.join(odd[:5])}): restore the file, or resume from another checkpoint")
 
     def ledger(self) -> list[LedgerEntry]:
         return [numbered.entry for numbered in read_ledger(self.path / LEDGER)]

@@ -75,7 +75,8 @@ def voided(group_id: str, task_id: str, *, step: int, learner_version: int, olde
     """The entry of a group that is thrown away before `step`, perhaps before it was whole; `reason` is short, for people."""
     return LedgerEntry(
         step=step, group_id=group_id, task_id=task_id, task_class=task_class, disposition=DROPPED if dropped else VOIDED,
-        learner_version=learner_version, oldest_version=oldest_version, staleness=learner_version - oldest_version, reason=reason)
+        learner_version=learner_version, oldest_version=oldest_version, staleness=learner_version - oldest_version,
+        reason=reason)
 
 
 def read_ledger(path: Path) -> list[Numbered]:

@@ -89,7 +89,8 @@ def shown(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
 class PlainProgress:
     """Lines, for logs and pipes: one a step; stages in hand at most one every `every_s` seconds."""
 
-    def __init__(self, total_steps: int, *, done: int = 0, stream: TextIO, clock: Clock = time.monotonic, every_s: float = 10.0):
+    def __init__(self, total_steps: int, *, done: int = 0, stream: TextIO, clock: Clock = time.monotonic,
+                 every_s: float = 10.0):
         self._total, self._stream, self._clock, self._every_s = total_steps, stream, clock, every_s
         self._eta = Eta(total_steps, done, clock)
         self._stage, self._said = "", clock()

@@ -7,6 +7,7 @@ pass@G read the outcome bit (field bug 6), and a key for which nothing was measu
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from typing import Iterable, Sequence
 
@@ -166,8 +167,9 @@ def _interventions(rollouts: Sequence[Trajectory]) -> dict[str, float]:
 def _corrections(rollouts: Sequence[Trajectory]) -> dict[str, float]:
     notes = _notes(rollouts)
     pairs = [(n.draft, n.correction) for n in notes if n.outcome == "accepted" and n.correction is not None]
-    accepted = [n.ppl_roll for n in notes if n.outcome == "accepted" and n.ppl_roll is not None]
-    refused = [n.ppl_roll for n in notes if n.outcome == "refused_gate" and n.ppl_roll is not None]
+    scored = [n for n in notes if n.ppl_roll is not None and math.isfinite(n.ppl_roll)]
+    accepted = [n.ppl_roll for n in scored if n.outcome == "accepted"]
+    refused = [n.ppl_roll for n in scored if n.outcome == "refused_gate"]
     return {
         **_mean("intervention/calls_original", (len(draft.tool_calls) for draft, _ in pairs)),
         **_mean("intervention/calls_corrected", (len(fixed.tool_calls) for _, fixed in pairs)),
@@ -195,5 +197,6 @@ def _weights(rollouts: Sequence[Trajectory], eps: float) -> dict[str, float]:
     return {
         "weight/tokens": len(weights), "weight/mean": float(weights.mean()), "weight/std": float(weights.std()),
         "weight/min": float(weights.min()), "weight/max": float(weights.max()),
-        "weight/clipped_low_share": float((weights <= low).mean()), "weight/clipped_high_share": float((weights >= high).mean()),
+        "weight/clipped_low_share": float((weights <= low).mean()),
+        "weight/clipped_high_share": float((weights >= high).mean()),
     }

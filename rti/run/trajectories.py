@@ -50,6 +50,6 @@ def read(path: Path) -> Iterator[Group]:
             group, offset = decode_at(data, offset, Group)
         except DecodeError as e:
             raise RecordError(
-                f"{path}: record {number} at byte {offset}: {e}. The {number - 1} before it are whole; cut the file to {offset} "
-                "bytes to go on with those, or restore it from a copy") from e
+                f"{path}: record {number} at byte {offset}: {e}. The {number - 1} before it are whole; cut the file "
+                f"to {offset} bytes to go on with those, or restore it from a copy") from e
         yield group

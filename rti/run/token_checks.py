@@ -1,0 +1,143 @@
+"""The audit's checks of stored groups: tokens, weights, gate, replacement, evidence. Each looks at one group at a time.
+
+`where` names file and record; the ledger's entry of the group is at hand, None where the ledger has none.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Iterator
+
+import numpy as np
+
+from rti.run.findings import Findings, Records
+from rti.run.leaks import leaks
+from rti.run.ledger import LedgerEntry, entry_for
+from rti.trajectory import Group, Sample, Source, Trajectory
+
+
+def _rollouts(group: Group) -> Iterator[Trajectory]:
+    yield from group.members
+    yield from group.attempts
+
+
+def _samples(group: Group, where: str) -> Iterator[tuple[str, Trajectory, Sample]]:
+    for trajectory in _rollouts(group):
+        for i, sample in enumerate(trajectory.samples):
+            yield f"{where}, rollout {trajectory.id}, sample {i}", trajectory, sample
+
+
+def arrays_agree(group: Group) -> bool:
+    """Whether the per-token arrays of every sample have one length."""
+    samples = (s for t in _rollouts(group) for s in t.samples)
+    return all(len({len(getattr(s, name)) for name in s.__struct_fields__}) == 1 for s in samples)
+
+
+def trained_tokens(run: Records, group: Group, entry: LedgerEntry | None, where: str, found: Findings) -> None:
+    """Invariant 2: behaviour log-probability, version and weight on each trained token, and nothing on the others."""
+    for place, trajectory, sample in _samples(group, where):
+        found.checked += int(sample.mask.sum())
+        try:
+            sample.check()
+        except ValueError as e:
+            found.breach(place, str(e))
+            continue
+        mask, context = sample.mask, ~sample.mask
+        if (sample.behaviour_logps[mask] > 1e-6).any():
+            found.breach(place, "a behaviour log-probability is above 0")
+        if sample.weights[context].any() or sample.behaviour_logps[context].any() or (sample.versions[context] != -1).any():
+            found.breach(place, "a token of the context has a weight, a log-probability or a version")
+        if entry is not None and mask.any() and int(sample.versions.max()) > entry.learner_version:
+            found.breach(place, f"a token is of version {int(sample.versions.max())}, and the step began with version "
+                                f"{entry.learner_version}")
+        if mask.any() and mask[0]:
+            found.breach(place, "it begins with a trained token: there is no prompt to predict it from")
+    for trajectory in _rollouts(group):
+        place, asked = f"{where}, rollout {trajectory.id}", run.config.rollout.temperature
+        if trajectory.temperature != asked:
+            found.breach(place, f"sampled at temperature {trajectory.temperature}; rollout.temperature is {asked}")
+        if not trajectory.ending.is_agents:
+            found.breach(place, f"it ended by {trajectory.ending}: it must be run again, never kept")
+
+
+def weights(run: Records, group: Group, entry: LedgerEntry | None, where: str, found: Findings) -> None:
+    """Weights are within the clip, equal the clipped ratio of the stored log-probabilities, and 1 off intervened tokens."""
+    config = run.config.intervention
+    low, high = np.float32(1 - config.weight_eps), np.float32(1 + config.weight_eps)
+    for place, _, sample in _samples(group, where):
+        fixed, policy = sample.sources == Source.CORRECTION, sample.sources == Source.POLICY
+        found.checked += int(fixed.sum())
+        if (sample.weights[policy] != 1).any():
+            found.breach(place, "a token that the policy sampled has a weight other than 1")
+        held = sample.weights[fixed]
+        if not len(held):
+            continue
+        if not ((held >= low) & (held <= high)).all():
+            found.breach(place, f"a weight of {_odd(held, low, high)} is outside [{low}, {high}]")
+            continue
+        gap = sample.correction_logps[fixed].astype(np.float64) - sample.behaviour_logps[fixed].astype(np.float64)
+        right = np.clip(np.exp(np.clip(gap, -50, 50)), low, high) if config.reweight else np.ones(len(held))
+        if not np.allclose(held, right, rtol=1e-5, atol=1e-6):
+            found.breach(place, "a weight is not the clipped ratio of its correction and rollout log-probabilities"
+                         if config.reweight else "a weight is not 1, and intervention.reweight is off")
+
+
+def _odd(held: np.ndarray, low: np.float32, high: np.float32) -> float:
+    return float(held[~((held >= low) & (held <= high))][0])
+
+
+def gate(run: Records, group: Group, entry: LedgerEntry | None, where: str, found: Findings) -> None:
+    """Accepted corrections, and only they, are intervened tokens, and their perplexity is at most delta."""
+    delta = run.config.intervention.delta
+    for trajectory in _rollouts(group):
+        place = f"{where}, rollout {trajectory.id}"
+        turns = _corrected_turns(trajectory)
+        accepted = {i for i, s in enumerate(trajectory.steps) if s.intervention and s.intervention.outcome == "accepted"}
+        if accepted != set(turns):
+            odd = sorted(accepted.symmetric_difference(turns))
+            found.breach(place, f"steps {odd}: accepted corrections and intervened tokens are not the same steps")
+        if turns and not trajectory.intervened:
+            found.breach(place, "it holds intervened tokens, and is not an intervened rollout")
+        for turn, logps in turns.items():
+            found.checked += 1
+            ppl = math.exp(min(-float(logps.mean()), 700.0))
+            if not ppl <= delta * (1 + 1e-6):
+                found.breach(place, f"step {turn}: perplexity {ppl:.4g} of its intervened tokens is above delta {delta:g}")
+            noted = trajectory.steps[turn].intervention.ppl_roll if turn in accepted else None
+            if noted is not None and not math.isclose(noted, ppl, rel_tol=1e-3):
+                found.breach(place, f"step {turn}: its perplexity is noted as {noted:.4g}, the tokens give {ppl:.4g}")
+
+
+def _corrected_turns(trajectory: Trajectory) -> dict[int, np.ndarray]:
+    """turn -> behaviour log-probabilities of its intervened tokens."""
+    found: dict[int, list[np.ndarray]] = {}
+    for sample in trajectory.samples:
+        fixed = sample.sources == Source.CORRECTION
+        for turn in np.unique(sample.turns[fixed]):
+            found.setdefault(int(turn), []).append(sample.behaviour_logps[fixed & (sample.turns == turn)].astype(np.float64))
+    return {turn: np.concatenate(parts) for turn, parts in found.items()}
+
+
+def stored_group(run: Records, group: Group, entry: LedgerEntry | None, where: str, found: Findings) -> None:
+    """The stored group is the one that the ledger says was consumed."""
+    found.checked += 1
+    where = f"{where} (group {group.id})"
+    if entry is None:
+        found.breach(where, "the ledger has no step that consumed it")
+        return
+    mine = entry_for(group, step=entry.step, learner_version=entry.learner_version, trained=entry.disposition == "trained")
+    for name in ("task_id", "oldest_version", "rewards", "rewards_before", "replaced", "attempts", "ids", "tokens"):
+        if getattr(mine, name) != getattr(entry, name):
+            found.breach(where, f"{name} is {getattr(mine, name)}, the ledger says {getattr(entry, name)}")
+    for i, member in enumerate(group.members):
+        if member.intervened != (i == group.replaced):
+            found.breach(where, f"member {i} is {'' if member.intervened else 'not '}an intervened rollout")
+    if group.replaced is not None and not group.members[group.replaced].success:
+        found.breach(where, f"member {group.replaced} took a place in the group, and did not succeed")
+
+
+def evidence(run: Records, group: Group, entry: LedgerEntry | None, where: str, found: Findings) -> None:
+    """Invariant 4."""
+    found.checked += len(group.members) + len(group.attempts)
+    for trajectory, what in leaks(group):
+        found.breach(f"{where}, rollout {trajectory}", what)

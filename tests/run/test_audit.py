@@ -1,0 +1,546 @@
+"""Each invariant of the audit is broken on purpose, once or more, in an otherwise whole run: exit code 1 and the place named."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Callable
+from unittest import mock
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+
+from rti.run import trajectories
+from rti.run.audit import GROUP_CHECKS, RUN_CHECKS, Result, audit, main
+from rti.run.files import write_atomic
+from rti.run.lock import DirectoryLock
+from rti.trajectory import Ending, Group, Message, Source, ToolCall
+from tests.run.made_run import EVIDENCE, make_config, make_run
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("runs") / "whole")
+
+
+@pytest.fixture
+def run(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+def edit_lines(path: Path, change: Callable[[list[dict[str, Any]]], Any]) -> None:
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    change(lines)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def edit_groups(run: Path, change: Callable[[list[Group]], Any], step: int = 1) -> None:
+    path = trajectories.path_of(run / "trajectories", step)
+    groups = list(trajectories.read(path))
+    change(groups)
+    trajectories.write(path, groups)
+
+
+def breaches(results: list[Result]) -> dict[str, list[str]]:
+    return {r.check.name: r.findings.breaches for r in results if not r.holds}
+
+
+def expect(run: Path, name: str, *words: str, only: bool = True) -> str:
+    """The audit ends with 1 and says for `name` (alone, unless told otherwise) each of the words; what it says."""
+    results: list[Result] = []
+    with mock.patch("rti.run.audit.audit", lambda path: results.extend(audit(path)) or results):
+        assert main([str(run)]) == 1
+    found = breaches(results)
+    assert name in found
+    if only:
+        assert set(found) == {name}
+    text = "\n".join(found[name])
+    for word in words:
+        assert word in text
+    return text
+
+
+def test_a_whole_run_passes_and_each_check_looked_at_something(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(whole)]) == 0
+    results = audit(whole)
+    assert [r.check for r in results] == [*RUN_CHECKS, *GROUP_CHECKS]
+    assert all(r.findings.checked > 0 for r in results)
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("ok ") for line in lines) == len(RUN_CHECKS) + len(GROUP_CHECKS)
+    assert lines[-1] == "all 16 invariants hold"
+
+
+def test_the_command_line_works_without_torch_and_ray(whole: Path) -> None:
+    code = ("import sys, runpy; sys.argv = ['audit', sys.argv[1]]\n"
+            "try: runpy.run_module('rti.run.audit', run_name='__main__')\n"
+            "except SystemExit as e: assert e.code == 0, e.code\n"
+            "assert not {'torch', 'ray', 'transformers'} & set(sys.modules)")
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code, str(whole)], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("missing", ["config.yaml", "metrics.jsonl", "ledger.jsonl"])
+def test_a_directory_that_is_no_run_gives_2(run: Path, missing: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / missing).unlink()
+    assert main([str(run)]) == 2
+    assert missing in capsys.readouterr().err
+
+
+def test_no_directory_and_a_broken_configuration_give_2(run: Path, tmp_path: Path) -> None:
+    assert main([str(tmp_path / "nowhere")]) == 2
+    (run / "config.yaml").write_text("learner: {lr: fast}\n")
+    assert main([str(run)]) == 2
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+def test_a_line_that_is_not_json(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = (run / "ledger.jsonl").read_text().splitlines()
+    lines[3] = lines[3][:-7]
+    (run / "ledger.jsonl").write_text("\n".join(lines) + "\n")
+    expect(run, "records-readable", "ledger.jsonl:4")
+    assert "not checked, mend the records first" in capsys.readouterr().out
+
+
+def test_a_ledger_line_without_its_fields(run: Path) -> None:
+    edit_lines(run / "ledger.jsonl", lambda lines: lines[1].pop("group_id"))
+    expect(run, "records-readable", "ledger.jsonl:2", "group_id")
+
+
+def test_a_truncated_trajectory_file(run: Path) -> None:
+    path = trajectories.path_of(run / "trajectories", 2)
+    path.write_bytes(path.read_bytes()[:-40])
+    expect(run, "records-readable", "step-000002.rti", "record 3 at byte", "truncated")
+
+
+def test_a_torn_last_line_is_noted_not_a_breach(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "summary.json").unlink()
+    with (run / "ledger.jsonl").open("a") as f:
+        f.write('{"step":4,"group_')
+    assert main([str(run)]) == 0
+    assert "ledger.jsonl:11 has no end" in capsys.readouterr().out
+
+
+def test_a_run_that_is_going_on_is_noted(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lock = DirectoryLock(run)
+    assert main([str(run)]) == 0
+    assert f"process {os.getpid()}" in capsys.readouterr().out
+    lock.release()
+
+
+# --- ledger ----------------------------------------------------------------------------------------------------------
+def test_a_group_consumed_twice(run: Path) -> None:
+    edit_lines(run / "ledger.jsonl", lambda lines: lines[-1].update(group_id="0-0", ids=[f"0-0/{i}" for i in range(4)]))
+    expect(run, "consumed-once", "ledger.jsonl:10", "group 0-0", "line 1", only=False)
+
+
+def test_a_consumed_group_that_is_voided_afterwards(run: Path) -> None:
+    edit_lines(run / "ledger.jsonl", lambda lines: lines[3].update(group_id="0-0"))
+    expect(run, "consumed-once", "group 0-0 is voided", "line 1")
+
+
+def test_a_rollout_counted_twice(run: Path) -> None:
+    edit_lines(run / "ledger.jsonl", lambda lines: lines[0].update(ids=["0-0/0", "0-0/0", "0-0/2", "0-0/3"]))
+    expect(run, "consumed-once", "ledger.jsonl:1", "0-0/0", only=False)
+
+
+def test_groups_that_were_passed_over(run: Path) -> None:
+    def skip(lines: list[dict[str, Any]]) -> None:
+        lines[-1].update(group_id="0-40", ids=[f"0-40/{i}" for i in range(4)])
+
+    edit_lines(run / "ledger.jsonl", skip)
+    expect(run, "nothing-skipped", "32 groups before 0-40", "0-8", only=False)
+
+
+def test_an_epoch_left_in_the_middle(run: Path) -> None:
+    def leap(lines: list[dict[str, Any]]) -> None:
+        for line in lines[7:]:      # step 3 goes on in the second epoch, three positions of the first were never consumed
+            line["group_id"] = line["group_id"].replace("0-", "1-")
+            line["ids"] = [i.replace("0-", "1-") for i in line["ids"]]
+
+    edit_lines(run / "ledger.jsonl", leap)
+    expect(run, "nothing-skipped", "before 1-8", only=False)
+
+
+@pytest.mark.parametrize("step", [2, 4, 9])
+def test_a_step_that_is_missing_or_stands_twice(run: Path, step: int) -> None:
+    (run / "summary.json").unlink()
+    edit_lines(run / "metrics.jsonl", lambda lines: lines[2].update(step=step))
+    expect(run, "steps-contiguous", "metrics.jsonl:3", f"step {step} stands where step 3 belongs", only=False)
+
+
+def test_ledger_steps_out_of_order(run: Path) -> None:
+    edit_lines(run / "ledger.jsonl", lambda lines: lines.append(lines.pop(0)))
+    expect(run, "steps-contiguous", "ledger.jsonl:10", "step 1 comes after step 3", only=False)
+
+
+def test_a_ledger_step_without_metrics(run: Path) -> None:
+    edit_lines(run / "metrics.jsonl", lambda lines: lines.pop())
+    edit_lines(run / "ledger.jsonl", lambda lines: None)
+    (run / "summary.json").write_text(json.dumps({"steps": 2, "groups_failed": 6, "groups_rescued": 3}))
+    shutil.rmtree(run / "checkpoints" / "step-000003")
+    expect(run, "steps-contiguous", "ledger.jsonl:8", "step 3 has no metrics")
+
+
+def test_a_run_killed_between_ledger_and_metrics_is_whole(run: Path) -> None:
+    edit_lines(run / "metrics.jsonl", lambda lines: lines.pop())
+    (run / "summary.json").unlink()
+    shutil.rmtree(run / "checkpoints" / "step-000003")
+    assert main([str(run)]) == 0
+
+
+def test_versions_that_go_back(run: Path) -> None:
+    edit_lines(run / "metrics.jsonl", lambda lines: lines[1].update({"learner/version": 0}))
+    expect(run, "versions-monotonic", "metrics.jsonl:2", "from version 1 to 0")
+
+
+def test_versions_that_leap(run: Path) -> None:
+    edit_lines(run / "metrics.jsonl", lambda lines: lines[2].update({"learner/version": 7}))
+    expect(run, "versions-monotonic", "from version 2 to 7")
+
+
+def test_an_update_without_a_trained_group(run: Path) -> None:
+    def nothing_trained(lines: list[dict[str, Any]]) -> None:
+        for line in lines[:3]:
+            line["disposition"] = "no_signal"
+
+    edit_lines(run / "ledger.jsonl", nothing_trained)
+    expect(run, "versions-monotonic", "without a trained group", only=False)
+
+
+def test_a_group_too_old(run: Path) -> None:
+    edit_lines(run / "ledger.jsonl", lambda lines: lines[-1].update(oldest_version=0, staleness=2))
+    expect(run, "staleness-bounded", "ledger.jsonl:10", "staleness 2", "max_staleness is 1", only=False)
+
+
+def test_a_staleness_that_is_not_the_difference(run: Path) -> None:
+    edit_lines(run / "ledger.jsonl", lambda lines: lines[0].update(staleness=1))
+    expect(run, "staleness-bounded", "ledger.jsonl:1", only=False)
+
+
+def test_a_group_without_an_advantage_counted_as_trained(run: Path) -> None:
+    edit_lines(run / "ledger.jsonl", lambda lines: lines[2].update(disposition="trained"))
+    expect(run, "advantage", "ledger.jsonl:3", "group 0-2 counts as trained", only=False)
+
+
+def test_a_group_with_an_advantage_counted_as_no_signal(run: Path) -> None:
+    edit_lines(run / "ledger.jsonl", lambda lines: lines[0].update(disposition="no_signal"))
+    expect(run, "advantage", "group 0-0 counts as no_signal", only=False)
+
+
+def test_a_group_that_lost_a_member(run: Path) -> None:
+    edit_lines(run / "ledger.jsonl", lambda lines: [lines[0][k].pop() for k in ("rewards", "rewards_before", "ids")])
+    expect(run, "advantage", "group 0-0 has 3 rewards", "group_size is 4", only=False)
+
+
+@pytest.mark.parametrize(("change", "word"), [
+    ({"rewards_before": [0.0, 1.0, 0.0, 0.0]}, "a plain rollout had succeeded"),
+    ({"rewards": [1.0, 0.0, 1.0, 0.0]}, "the reward of a member that was not replaced changed"),
+    ({"rewards": [0.0, 0.0, 0.0, 0.0]}, "is no success"),
+    ({"ids": ["0-1/0", "0-1/1", "0-1/2", "0-1/3"]}, "member 2 was replaced, and is 0-1/2"),
+    ({"ids": ["0-1/0", "0-9/1", "0-1/i1", "0-1/3"]}, "0-9/1"),
+    ({"replaced": 7}, "there are 4"),
+    ({"attempts": 0}, "without a failed group and an intervened rollout"),
+    ({"attempts": 3}, "intervention.attempts is 2"),
+])
+def test_a_replacement_that_is_not_one(run: Path, change: dict[str, Any], word: str) -> None:
+    edit_lines(run / "ledger.jsonl", lambda lines: lines[1].update(change))
+    expect(run, "replacement", "ledger.jsonl:2", "group 0-1", word, only=False)
+
+
+def test_grpo_with_intervened_rollouts(tmp_path: Path) -> None:
+    config = make_config()
+    config.algo.name = "grpo"
+    expect(make_run(tmp_path / "run", 1, config), "replacement", "algo.name is grpo")
+
+
+@pytest.mark.parametrize("key", ["groups/consumed", "groups/trained", "groups/no_signal", "groups/voided", "groups/failed",
+                                 "groups/rescued", "reward/mean", "staleness/max"])
+def test_a_metric_that_the_ledger_contradicts(run: Path, key: str) -> None:
+    edit_lines(run / "metrics.jsonl", lambda lines: lines[1].update({key: lines[1][key] + 1}))
+    expect(run, "metrics-agree", "metrics.jsonl:2", key)
+
+
+def test_a_metric_that_is_missing(run: Path) -> None:
+    edit_lines(run / "metrics.jsonl", lambda lines: lines[0].pop("groups/failed"))
+    expect(run, "metrics-agree", "metrics.jsonl:1", "groups/failed is None")
+
+
+@pytest.mark.parametrize("key", ["steps", "groups_failed", "groups_rescued"])
+def test_a_summary_that_the_records_contradict(run: Path, key: str) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps(summary | {key: 77}))
+    expect(run, "metrics-agree", "summary.json", key)
+
+
+# --- checkpoints, secrets --------------------------------------------------------------------------------------------
+def test_a_checkpoint_that_lost_a_file(run: Path) -> None:
+    (run / "checkpoints/step-000002/dcp/.metadata").unlink()
+    expect(run, "checkpoints-whole", "step-000002", "dcp/.metadata is missing")
+
+
+def test_a_checkpoint_cut_short(run: Path) -> None:
+    os.truncate(run / "checkpoints/step-000003/dcp/__0_0.distcp", 10)
+    expect(run, "checkpoints-whole", "step-000003", "10 bytes instead of 5000")
+
+
+def test_a_checkpoint_with_a_flipped_bit(run: Path) -> None:
+    path = run / "checkpoints/step-000003/dcp/__0_0.distcp"
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    expect(run, "checkpoints-whole", "is damaged")
+
+
+@pytest.mark.parametrize("marker", ["", "{}", '{"files": {}}', "[1]"])
+def test_a_checkpoint_with_a_marker_that_says_nothing(run: Path, marker: str) -> None:
+    (run / "checkpoints/step-000003/COMPLETE").write_text(marker)
+    expect(run, "checkpoints-whole", "step-000003", "COMPLETE")
+
+
+def test_the_newest_checkpoint_without_a_marker(run: Path) -> None:
+    (run / "checkpoints/step-000003/COMPLETE").unlink()
+    expect(run, "checkpoints-whole", "step-000003", "no COMPLETE marker")
+
+
+def test_what_is_left_of_a_removed_checkpoint_is_noted(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "checkpoints/step-000002/COMPLETE").unlink()
+    (run / "checkpoints/.step-000004.tmp").mkdir()
+    assert main([str(run)]) == 0
+    assert "step-000002 has no marker" in capsys.readouterr().out
+
+
+def test_a_checkpoint_beyond_the_records(run: Path) -> None:
+    (run / "checkpoints/step-000003").rename(run / "checkpoints/step-000008")
+    expect(run, "checkpoints-whole", "step-000008", "ends at step 3")
+
+
+@pytest.mark.parametrize("form", ["{}", '"{}"', "key=%s&x=1"])
+def test_a_key_in_a_file(run: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    secret = "s3cr3t-Amap/key+9"
+    monkeypatch.setenv("AMAP_API_KEY", secret)
+    assert main([str(run)]) == 0
+    where = run / "checkpoints/step-000003/notes.txt"
+    # across the border of two blocks as they are read
+    text = form.format(secret) if "{}" in form else form % quote(secret, safe="")
+    where.write_bytes(b"x" * ((1 << 22) - 7) + text.encode() + b"y" * 50)
+    assert secret not in expect(run, "no-secrets", "checkpoints/step-000003/notes.txt", "AMAP_API_KEY")
+
+
+def test_a_key_named_by_a_role_or_an_own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make_config()
+    config.intervention.corrector.key_env = "ROLE_KEY"
+    config.env.options = {"token_env": "OWN_TOKEN"}
+    run = make_run(tmp_path / "run", 1, config)
+    monkeypatch.setenv("ROLE_KEY", "role-secret-1")
+    monkeypatch.setenv("OWN_TOKEN", "own-secret-2")
+    assert main([str(run)]) == 0
+    (run / "evaluations/a.txt").write_text("role-secret-1")
+    (run / "evaluations/b.txt").write_text("own-secret-2")
+    expect(run, "no-secrets", "a.txt: holds the value of ROLE_KEY", "b.txt: holds the value of OWN_TOKEN")
+
+
+# --- tokens ----------------------------------------------------------------------------------------------------------
+def _trained(group: Group, member: int = 0) -> tuple[Any, int]:
+    sample = group.members[member].samples[0]
+    return sample, int(np.flatnonzero(sample.mask)[1])
+
+
+def _set(field: str, value: float, member: int = 0) -> Callable[[list[Group]], None]:
+    def change(groups: list[Group]) -> None:
+        sample, at = _trained(groups[1], member)
+        getattr(sample, field)[at] = value
+    return change
+
+
+@pytest.mark.parametrize(("field", "value", "word"), [
+    ("behaviour_logps", np.nan, "no finite behaviour log-probability"),
+    ("behaviour_logps", -np.inf, "no finite behaviour log-probability"),
+    ("behaviour_logps", 0.5, "above 0"),
+    ("versions", -1, "names no policy version"),
+    ("versions", 3, "is of version 3"),
+    ("weights", 0.0, "not positive"),
+    ("weights", np.nan, "not positive"),
+])
+def test_a_trained_token_without_its_record(run: Path, field: str, value: float, word: str) -> None:
+    edit_groups(run, _set(field, value))
+    expect(run, "trained-tokens", "trajectories/step-000001.rti record 2", "rollout 0-1/0, sample 0", word, only=False)
+
+
+@pytest.mark.parametrize(("field", "value"), [("weights", 1.0), ("behaviour_logps", -1.0), ("versions", 0)])
+def test_a_token_of_the_context_with_a_record(run: Path, field: str, value: float) -> None:
+    def change(groups: list[Group]) -> None:
+        getattr(groups[0].members[0].samples[0], field)[0] = value
+
+    edit_groups(run, change)
+    expect(run, "trained-tokens", "record 1", "token of the context")
+
+
+def test_arrays_of_unequal_length(run: Path) -> None:
+    def change(groups: list[Group]) -> None:
+        sample = groups[0].members[0].samples[0]
+        sample.weights = sample.weights[:-1]
+
+    edit_groups(run, change)
+    expect(run, "trained-tokens", "record 1", "sample.weights must be")
+
+
+def test_another_temperature(run: Path) -> None:
+    edit_groups(run, lambda groups: setattr(groups[0].members[1], "temperature", 1.0))
+    expect(run, "trained-tokens", "rollout 0-0/1", "temperature 1.0", "0.8")
+
+
+def test_a_lost_episode_kept(run: Path) -> None:
+    edit_groups(run, lambda groups: setattr(groups[0].members[1], "ending", Ending.INFRASTRUCTURE))
+    expect(run, "trained-tokens", "rollout 0-0/1", "infrastructure")
+
+
+def test_a_weight_outside_the_clip(run: Path) -> None:
+    edit_groups(run, _set("weights", 1.5, member=2))
+    expect(run, "weights", "rollout 0-1/i1", "1.5", "is outside")
+
+
+def test_a_weight_off_an_intervened_token(run: Path) -> None:
+    edit_groups(run, _set("weights", 1.1))
+    expect(run, "weights", "rollout 0-1/0", "other than 1", only=False)
+
+
+def test_a_weight_that_is_not_the_ratio(run: Path) -> None:
+    def change(groups: list[Group]) -> None:
+        sample, at = _trained(groups[1], 2)
+        sample.weights[at] = 1.0 if abs(sample.weights[at] - 1) > 0.01 else 0.9
+
+    edit_groups(run, change)
+    expect(run, "weights", "not the clipped ratio")
+
+
+def test_weights_although_reweight_is_off(tmp_path: Path) -> None:
+    config = make_config()
+    config.intervention.reweight = False
+    expect(make_run(tmp_path / "run", 1, config), "weights", "intervention.reweight is off")
+
+
+def test_a_correction_above_delta(run: Path) -> None:
+    def change(groups: list[Group]) -> None:
+        sample = groups[1].members[2].samples[0]
+        fixed = sample.sources == Source.CORRECTION
+        sample.behaviour_logps[fixed] -= 3.0
+        sample.correction_logps[fixed] -= 3.0
+        groups[1].members[2].steps[0].intervention.ppl_roll *= float(np.exp(3))
+
+    edit_groups(run, change)
+    expect(run, "gate", "rollout 0-1/i1", "step 0", "above delta 5")
+
+
+def test_a_perplexity_noted_wrong(run: Path) -> None:
+    edit_groups(run, lambda groups: setattr(groups[1].members[2].steps[0].intervention, "ppl_roll", 1.01))
+    expect(run, "gate", "is noted as 1.01")
+
+
+def test_intervened_tokens_of_a_refused_correction(run: Path) -> None:
+    edit_groups(run, lambda groups: setattr(groups[1].members[2].steps[0].intervention, "outcome", "refused_gate"))
+    expect(run, "gate", "steps [0]")
+
+
+def test_intervened_tokens_in_a_plain_rollout(run: Path) -> None:
+    edit_groups(run, lambda groups: setattr(groups[1].members[2], "intervened", False))
+    expect(run, "gate", "not an intervened rollout", only=False)
+
+
+def test_a_stored_group_that_the_ledger_does_not_know(run: Path) -> None:
+    edit_groups(run, lambda groups: setattr(groups[0], "id", "5-5"))
+    expect(run, "stored-groups", "group 5-5", "no step that consumed it")
+
+
+def test_a_stored_group_of_another_step(run: Path) -> None:
+    path = trajectories.path_of(run / "trajectories", 3)
+    write_atomic(path, path.with_name("step-000001.rti").read_bytes() + path.read_bytes())
+    expect(run, "stored-groups", "step-000003.rti record 1", "group 0-0", "no step that consumed it")
+
+
+def test_a_stored_group_with_other_rewards(run: Path) -> None:
+    edit_groups(run, lambda groups: setattr(groups[0].members[1], "reward", 1.0))
+    expect(run, "stored-groups", "record 1", "rewards is [1.0, 1.0, 0.0, 1.0]")
+
+
+def test_a_rescue_that_did_not_succeed(run: Path) -> None:
+    edit_groups(run, lambda groups: setattr(groups[1].members[2], "success", False))
+    expect(run, "stored-groups", "member 2 took a place", "did not succeed")
+
+
+# --- evidence --------------------------------------------------------------------------------------------------------
+def _correct_with(text: str = "", **arguments: str) -> Callable[[list[Group]], None]:
+    def change(groups: list[Group]) -> None:
+        calls = [ToolCall(name="poi_search", arguments=arguments)] if arguments else []
+        step = groups[1].members[2].steps[0]
+        step.message = step.intervention.correction = Message(role="assistant", content=text, tool_calls=calls)
+    return change
+
+
+@pytest.mark.parametrize("change", [
+    _correct_with(region="Hubei"), _correct_with(address="QINGSHAN"), _correct_with("I go to 114.38,30.64 now"),
+    _correct_with(location="114.380000, 30.640000"),
+])
+def test_evidence_in_an_accepted_correction(run: Path, change: Callable[[list[Group]], None]) -> None:
+    edit_groups(run, change)
+    text = expect(run, "evidence-hidden", "record 2", "rollout 0-1/i1", "the correction of step 0")
+    assert "Hubei" not in text and "114.38" not in text
+
+
+def test_evidence_that_the_user_or_a_tool_showed_is_no_leak(run: Path) -> None:
+    def change(groups: list[Group]) -> None:
+        rescue = groups[1].members[2]
+        for member in (*groups[1].members, *groups[1].attempts):
+            member.prompt = [*member.prompt[:1], Message(role="user", content="To Qingshan, please.")]
+        _correct_with(address="Qingshan")(groups)
+        rescue.steps[0].observations = [Message(role="tool", content="Qingshan, Hubei 114.38,30.64")]
+        fixed = Message(role="assistant", tool_calls=[ToolCall(name="direction", arguments={"to": "114.380000,30.640000"})])
+        rescue.steps[1].message = rescue.steps[1].intervention.correction = fixed
+        rescue.steps[1].intervention.outcome = "accepted"
+
+    edit_groups(run, change)
+    assert "evidence-hidden" not in breaches(audit(run))
+
+
+def test_a_part_of_a_longer_word_is_no_leak(run: Path) -> None:
+    edit_groups(run, _correct_with("Hubeiland has no such place."))
+    assert main([str(run)]) == 0
+
+
+def test_what_a_plain_rollout_wrote_by_itself_is_no_secret(run: Path) -> None:
+    def change(groups: list[Group]) -> None:
+        _correct_with(region="Hubei")(groups)
+        call = ToolCall(name="poi_search", arguments={"region": "Hubei"})
+        groups[1].members[0].steps[0].message = Message(role="assistant", tool_calls=[call])
+
+    edit_groups(run, change)
+    assert main([str(run)]) == 0
+
+
+def test_evidence_in_a_system_message(run: Path) -> None:
+    location = EVIDENCE["stops"][0]["location"]
+
+    def change(groups: list[Group]) -> None:
+        for member in (*groups[0].members, *groups[0].attempts):
+            member.prompt = [Message(role="system", content=f"The answer is {location}."), *member.prompt[1:]]
+
+    edit_groups(run, change)
+    expect(run, "evidence-hidden", "record 1", "its system message holds a coordinate")
+
+
+def test_other_ids_behind_the_same_prompt(run: Path) -> None:
+    def change(groups: list[Group]) -> None:
+        groups[1].members[2].samples[0].token_ids[2] += 1
+
+    edit_groups(run, change)
+    expect(run, "evidence-hidden", "rollout 0-1/i1", "other ids")
+
+
+def test_many_breaches_are_counted_not_listed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit_lines(run / "ledger.jsonl", lambda lines: [line.update(staleness=9) for line in lines])
+    assert main([str(run)]) == 1
+    out = capsys.readouterr().out
+    assert "and 5 more" in out and "invariants are broken" in out
