@@ -15,7 +15,7 @@ from typing import Callable, Protocol, Sequence
 import msgspec
 import numpy as np
 
-from rti.chat.base import ChatFormat
+from rti.chat import ChatFormat, next_prompt
 from rti.config.schema import RolloutConfig
 from rti.control.seeds import derive
 from rti.engines.base import Engine, EngineError, PromptTooLong, SamplingParams
@@ -148,13 +148,8 @@ class _Episode:
         self.steps[-1].observations = list(observations)
         self.history += observations
         so_far = self.prompt_ids + step.token_ids.tolist()
-        if self.chat.extends_prefix:
-            glue = list(self.chat.append(step.token_ids.tolist(), observations))
-            self._builders[-1].add_context(glue)
-            self.prompt_ids = so_far + glue
-            return
-        self.prompt_ids = list(self.chat.render(self.history, self.tools))
-        if self.prompt_ids[:len(so_far)] == so_far:
+        self.prompt_ids, extends = next_prompt(self.chat, self.history, self.tools, so_far)
+        if extends:
             self._builders[-1].add_context(self.prompt_ids[len(so_far):])
         else:
             self._builders.append(_SampleBuilder(self.prompt_ids))

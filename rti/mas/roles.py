@@ -12,6 +12,7 @@ from typing import Any, Callable, Iterator, Sequence, TypeVar
 
 import msgspec
 
+from rti.chat.parsing import unstorable
 from rti.trajectory import Message, ToolCall, ToolSchema
 
 ERROR_TYPES = (
@@ -207,7 +208,7 @@ def _call(value: Any) -> ToolCall:
             arguments = _decoder.decode(arguments)
         except (ValueError, RecursionError) as e:
             raise _Malformed("arguments") from e
-    if not isinstance(arguments, dict):
+    if not isinstance(arguments, dict) or unstorable(arguments):
         raise _Malformed("arguments")
-    json.dumps([value["name"], arguments], ensure_ascii=False).encode()
+    value["name"].encode()
     return ToolCall(name=value["name"], arguments=arguments)

@@ -11,6 +11,7 @@ import hashlib
 import json
 from typing import Any, Callable, Mapping, Sequence
 
+import msgspec
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -33,17 +34,18 @@ def byte_chat() -> LabChatFormat:
 
 
 class ForkingChat(LabChatFormat):
-    """A format whose template strips the reasoning of earlier turns, so that most prompts do not extend the one before."""
+    """As Qwen3's template: the reasoning of turns before the last user message is left out."""
 
     extends_prefix = False
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> list[int]:
-        bare = [Message(role=m.role, content=m.content, tool_calls=m.tool_calls) if m.role == "assistant" else m
-                for m in messages]
-        return super().render(bare, tools)
+        asked = max((i for i, m in enumerate(messages) if m.role == "user"), default=0)
+        return super().render([msgspec.structs.replace(m, reasoning="") if m.role == "assistant" and i < asked else m
+                               for i, m in enumerate(messages)], tools)
 
     def append(self, turn_ids: Sequence[int], messages: Sequence[Message]) -> list[int]:
-        raise AssertionError("append is not for a format that rewrites earlier turns")
+        assert all(m.role == "tool" for m in messages), "a user message makes this format rewrite earlier turns"
+        return super().append(turn_ids, messages)
 
 
 def forking_chat() -> ForkingChat:
@@ -125,7 +127,10 @@ FINISH = ToolSchema(name="finish", description="Ends the task.", parameters={"ty
 
 
 class EchoEnvironment:
-    """`echo` repeats its text, `finish` ends with success. `faults`: raised at a method's call ("reset", "step", ..)."""
+    """`echo` repeats its text, `finish` ends with success. `faults`: raised at a method's call ("reset", "step", ..).
+
+    After an echo of "ask" the user speaks as well.
+    """
 
     tools = (ECHO, FINISH)
 
@@ -150,6 +155,8 @@ class EchoEnvironment:
         self.seen.append(message)
         self.success |= any(c.name == "finish" and not c.error for c in message.tool_calls)
         replies = [Message(role="tool", content=self._run(c), tool_call_id=c.id, name=c.name) for c in message.tool_calls]
+        if any(r.content == "ask" for r in replies):
+            replies.append(Message(role="user", content="Go on."))
         return StepResult(messages=replies, done=self.success or not message.tool_calls)
 
     def _run(self, call: ToolCall) -> str:

@@ -55,6 +55,8 @@ def test_a_validation_with_wrong_fields_is_malformed(text):
     '{"reasoning": "r", "tool_calls": [{"name": "a", "arguments": [1]}], "content": ""}',
     '{"reasoning": "r", "tool_calls": [{"name": "a", "arguments": "{"}], "content": ""}',
     '{"reasoning": "r", "tool_calls": [{"name": "a", "arguments": {"x": NaN}}], "content": ""}',
+    '{"reasoning": "r", "tool_calls": [{"name": "a", "arguments": {"x": 1e999}}], "content": ""}',
+    '{"reasoning": "r", "tool_calls": [{"name": "a", "arguments": {"x": 99999999999999999999}}], "content": ""}',
     '{"reasoning": "r", "tool_calls": [{"name": "a", "arguments": {"x": "\\ud800"}}], "content": ""}',
 ])
 def test_a_correction_with_wrong_fields_is_malformed(text):

@@ -181,16 +181,26 @@ async def test_cancelling_closes_the_environment():
 
 async def test_a_format_that_rewrites_earlier_turns_gives_one_sample_a_fork():
     chat = forking_chat()
-    engine = engine_of(ECHO, say("", [("echo", {"text": "a"})]), FINISH, chat=chat)
+    ask = say("Hm.", [("echo", {"text": "ask"})])
+    engine = engine_of(ECHO, ask, ECHO, FINISH, chat=chat)
     t = await play(engine)
-    # turn 0 reasons, so its prompt is not extended; turn 1 does not, so that turn 2 continues its sample
-    assert [sorted(set(s.turns[s.mask].tolist())) for s in t.samples] == [[0], [1, 2]]
+    # tools answer turn 0, a user also turn 1: the template then drops the reasoning of both
+    assert [sorted(set(s.turns[s.mask].tolist())) for s in t.samples] == [[0, 1], [2, 3]]
     for sample in t.samples:
         sample.check()
-    first = t.samples[1]
-    start = np.flatnonzero(first.mask)[0]
-    assert chat.decode(first.token_ids[:start].tolist()) == engine.prompts[1]
-    assert "Again." not in engine.prompts[1]
+        assert sample.mask[-1]
+    second = t.samples[1]
+    start = np.flatnonzero(second.mask)[0]
+    assert chat.decode(second.token_ids[:start].tolist()) == engine.prompts[2]
+    assert "Again." in engine.prompts[1] and "Again." not in engine.prompts[2]
+    assert t.n_agent_tokens == sum(s.n_tokens for s in t.steps)
+
+
+async def test_a_user_message_does_not_fork_where_nothing_was_rewritten():
+    chat = forking_chat()
+    quiet = say("", [("echo", {"text": "ask"})])
+    t = await play(engine_of(quiet, FINISH, chat=chat))
+    assert len(t.samples) == 1 and sorted(set(t.samples[0].turns[t.samples[0].mask].tolist())) == [0, 1]
 
 
 async def test_a_token_without_a_finite_log_probability_is_in_no_loss():
@@ -232,8 +242,9 @@ async def test_fifty_episodes_at_once_share_nothing():
     policy = PlainPolicy(engine, chat, SamplingParams(max_tokens=200))
 
     async def one(i):
-        return await run_episode(echo_task(f"Say word w{i}."), EchoEnvironment(), policy, chat, id=f"g/{i}", group_id="g", seed=i,
-                                 limits=RolloutConfig(max_tokens=200, max_context=2000), temperature=1.0)
+        limits = RolloutConfig(max_tokens=200, max_context=2000)
+        return await run_episode(echo_task(f"Say word w{i}."), EchoEnvironment(), policy, chat, id=f"g/{i}", group_id="g",
+                                 seed=i, limits=limits, temperature=1.0)
 
     done = await asyncio.gather(*(one(i) for i in range(50)))
     assert [t.steps[0].observations[0].content for t in done] == [f"w{i}" for i in range(50)]
