@@ -15,6 +15,7 @@ from typing import Sequence
 
 from tokenizers import Tokenizer
 
+from rti.chat.parsing import load_json, read_call, unstorable
 from rti.trajectory import Message, ToolCall, ToolSchema
 
 END = "<|end|>"
@@ -31,17 +32,19 @@ def turn_text(message: Message) -> str:
 def parse_turn(text: str) -> Message:
     """The assistant message in `text`. Never raises: what cannot be read becomes a call with an error, for the agent to see."""
     try:
-        turn = json.loads(text)
-    except (ValueError, RecursionError) as e:
+        turn = load_json(text)
+    except ValueError as e:
         return _unreadable(text, f"the reply is not valid JSON: {e}")
     if not isinstance(turn, dict):
         return _unreadable(text, "the reply is not a JSON object")
+    if fault := unstorable(turn):
+        return _unreadable(text, f"the reply holds {fault}")
     calls = turn.get("tool_calls", [])
     if not isinstance(calls, list):
         return _unreadable(text, "tool_calls is not a list")
     return Message(
         role="assistant", content=_text(turn.get("content", "")), reasoning=_text(turn.get("reasoning", "")),
-        tool_calls=[_parse_call(call, f"call_{i}") for i, call in enumerate(calls)],
+        tool_calls=[read_call(call, f"call_{i}") for i, call in enumerate(calls)],
     )
 
 
@@ -51,15 +54,6 @@ def _text(value: object) -> str:
 
 def _unreadable(text: str, why: str) -> Message:
     return Message(role="assistant", content=text, tool_calls=[ToolCall(name="", id="call_0", error=why)])
-
-
-def _parse_call(call: object, call_id: str) -> ToolCall:
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-        return ToolCall(name="", id=call_id, error="a tool call must be an object with a name and arguments")
-    arguments = call.get("arguments", {})
-    if not isinstance(arguments, dict):
-        return ToolCall(name=call["name"], id=call_id, error="arguments must be a JSON object")
-    return ToolCall(name=call["name"], arguments=arguments, id=call_id)
 
 
 class LabChatFormat:
