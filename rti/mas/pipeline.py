@@ -7,6 +7,8 @@ episode goes on: without an accepted correction the step is the draft, as sample
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import numpy as np
 
@@ -23,7 +25,9 @@ from rti.mas.rules import load_rules
 from rti.rollout import AgentStep, PlainPolicy, StepContext, StepPolicy
 from rti.trajectory import Intervention, Message, Source
 
-MAX_RESCORES = 8        # both scorings must be of the same weights; so many weight loads during one step are a fault
+RESCORE_WAITS_S = (0.0, 0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""Both scorings must be of the same weights. Where they are not (weights were loaded in between, or replicas load them one
+after another), both are made again after these waits; when they run out it is a fault."""
 
 
 class InterventionPolicy:
@@ -117,7 +121,7 @@ class InterventionPolicy:
         """The gate, then the weights. Both scorings are of the same weights, at the rollout's temperature."""
         asked = self._chat.render(self._pack.corrector(msgspec.structs.replace(role, correction=None)), ())
         temperature = self._sampling.temperature or 1.0     # greedy sampling reports log-probabilities of temperature 1
-        for _ in range(MAX_RESCORES):
+        for wait_s in RESCORE_WAITS_S:
             try:
                 roll = await self._engine.score(ctx.prompt_ids, turn_ids, temperature)
             except PromptTooLong:
@@ -133,8 +137,9 @@ class InterventionPolicy:
             if roll.version == cal.version:
                 record.outcome = "accepted"
                 return self._step(turn_ids, message, roll, cal)
-        raise EngineError(f"the weights changed during each of {MAX_RESCORES} scorings of one correction: they are loaded "
-                          "faster than a step takes; raise rollout.groups_per_step")
+            await asyncio.sleep(wait_s)
+        raise EngineError(f"{len(RESCORE_WAITS_S)} scorings of one correction never found the same weights twice: a generator "
+                          "does not get the newest ones, or they change faster than a step takes")
 
     def _step(self, turn_ids: list[int], message: Message, roll: Scores, cal: Scores) -> AgentStep:
         ids = np.asarray(turn_ids, np.int32)

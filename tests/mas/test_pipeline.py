@@ -207,10 +207,11 @@ async def test_weights_loaded_between_the_scorings_make_both_score_again():
     assert len(engine.scored) == 6 and set(step.versions.tolist()) == {2}
 
 
-async def test_weights_that_never_rest_are_the_infrastructures_fault():
+async def test_weights_that_never_rest_are_the_infrastructures_fault(monkeypatch):
+    monkeypatch.setattr("rti.mas.pipeline.RESCORE_WAITS_S", (0.0,) * 4)
     engine = engine_of()
     engine.on_score = lambda: setattr(engine, "_version", engine._version + 1)
-    with pytest.raises(EngineError, match="weights changed"):
+    with pytest.raises(EngineError, match="same weights"):
         await act(engine)
 
 
