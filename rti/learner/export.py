@@ -44,6 +44,7 @@ def _write_weights(state: dict[str, torch.Tensor], out: Path) -> None:
     split = split_torch_state_dict_into_shards(state, filename_pattern="model{suffix}.safetensors")
     for name, keys in split.filename_to_tensors.items():
         save_file({k: state[k].contiguous() for k in keys}, out / name, metadata={"format": "pt"})
+        shutil.copymode(out / "config.json", out / name)    # safetensors leaves files that only their owner can read
     if split.is_sharded:
         index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
         (out / "model.safetensors.index.json").write_text(json.dumps(index, indent=2, sort_keys=True))
