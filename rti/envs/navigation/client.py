@@ -14,6 +14,7 @@ import random
 import time
 from collections import OrderedDict
 from typing import Any, Awaitable, Callable, Mapping, Protocol
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -30,7 +31,7 @@ class AgentMistake(Exception):
 
 
 class TransportError(Exception):
-    """No usable reply came. Its text names the kind of failure only, never an address."""
+    """No usable reply came. Its text names the kind of failure and the host, never a whole address."""
 
 
 class Kind(enum.Enum):
@@ -84,13 +85,17 @@ class HttpTransport:
     """GET over HTTP. The session is made on first use, in the loop that uses it."""
 
     def __init__(self, base_url: str, timeout_s: float = 20.0) -> None:
-        self.base_url = base_url.rstrip("/")
+        parts = urlsplit(base_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise FatalEnvironmentError("env.navigation.base_url is not an address; mend: http://HOST:PORT, or leave it empty")
+        self.base_url, self._host = base_url.rstrip("/"), parts.hostname
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._session: aiohttp.ClientSession | None = None
 
     async def get(self, path: str, params: Mapping[str, str]) -> Reply:
         if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=self._timeout)
+            proxied = self._host not in ("127.0.0.1", "localhost", "::1")
+            self._session = aiohttp.ClientSession(timeout=self._timeout, trust_env=proxied)
         problem = ""
         try:
             async with self._session.get(self.base_url + path, params=params) as response:
@@ -104,7 +109,7 @@ class HttpTransport:
                     problem = "a reply that is not a JSON object"
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as e:
             problem = type(e).__name__      # the text of these exceptions may hold the address with the key
-        raise TransportError(problem)
+        raise TransportError(f"{problem} from {self._host}")
 
     async def close(self) -> None:
         if self._session is not None:

@@ -34,6 +34,13 @@ FULL_WAYPOINTS = (3, 9)
 _LAB_NAME = re.compile(r"[A-Za-z]+(?: [A-Za-z]+)*")
 _MAX_NAME = 20
 
+MAX_DRAWS = 5_000
+"""Draws of a trip before a gazetteer counts as too small (the shipped one needs a handful)."""
+
+
+class TooFewPlaces(ValueError):
+    """The gazetteer does not give what was asked for."""
+
 
 class TaskSplit(msgspec.Struct, frozen=True):
     train: list[Task]
@@ -55,6 +62,8 @@ class _Candidates:
             self.stops[place.id] = place
             if first(gazetteer, place.name) is place:
                 self.starts.append(place)
+        if not self.starts:
+            raise TooFewPlaces(f"the gazetteer has no start for {which}")
         self._near: dict[int, list[Place]] = {}
 
     def within_reach(self, start: Place) -> list[Place]:
@@ -116,11 +125,13 @@ def lab_trip(gazetteer: Gazetteer, rng: random.Random, part: str = "train") -> T
     what a search within the start's province shows first. Ambiguous with probability LAB_AMBIGUOUS."""
     candidates = _candidates(gazetteer, part)
     ambiguous = rng.random() < LAB_AMBIGUOUS
-    while True:
+    for _ in range(MAX_DRAWS):
         start = rng.choice(candidates.starts)
         others = _distinct(rng, candidates.within_reach(start), 2)
         if len(others) == 2 and is_ambiguous(gazetteer, others) == ambiguous:
             break
+    else:
+        raise TooFewPlaces(f"no {'ambiguous' if ambiguous else 'plain'} lab trip for {part} in {MAX_DRAWS} draws")
     level = rng.choice(LAB_LEVELS)
     stops = [start, *others]
     query = queries.lab_query(rng, level, [p.name for p in stops])
@@ -129,7 +140,7 @@ def lab_trip(gazetteer: Gazetteer, rng: random.Random, part: str = "train") -> T
 
 def full_trip(gazetteer: Gazetteer, rng: random.Random, part: str = "train") -> Task:
     """A trip of 3 to 9 waypoints between start and end, all within 50 km of the start (the anchor). Names are unique there."""
-    while True:
+    for _ in range(MAX_DRAWS):
         stops = _draw_full(gazetteer, rng, part)
         if stops is None:
             continue
@@ -138,6 +149,7 @@ def full_trip(gazetteer: Gazetteer, rng: random.Random, part: str = "train") -> 
         query = queries.full_query(rng, level, names, stops[0].province)
         if not queries.problem_of(query, names, stops[0].province):
             return make_task(gazetteer, f"full-{part}", stops, level, query, instructions=True)
+    raise TooFewPlaces(f"no full trip for {part} in {MAX_DRAWS} draws")
 
 
 def _draw_full(gazetteer: Gazetteer, rng: random.Random, part: str) -> list[Place] | None:
@@ -164,8 +176,8 @@ def task_set(gazetteer: Gazetteer, name: str, seed: int = DEFAULT_SEED, sizes: M
         draws = 0
         while len(tasks) < size:
             draws += 1
-            if draws > 100 * size + 1000:
-                raise ValueError(f"the gazetteer gives only {len(tasks)} different {name} tasks for {which}, not {size}")
+            if draws > 20 * size + 1000:
+                raise TooFewPlaces(f"the gazetteer gives only {len(tasks)} different {name} tasks for {which}, not {size}")
             task = DRAW[name](gazetteer, rng, which)
             tasks.setdefault(tuple(sorted(s["location"] for s in task.evidence["stops"])), task)
         parts[which] = list(tasks.values())
