@@ -1,14 +1,16 @@
 """Every key of metrics.jsonl, with unit and meaning: the one table that the code, the docs and the tests share.
 
 docs/records.md holds this table (`python -m rti.run.metrics` prints it). Nothing is logged under a key that is not here.
-Keys under `time/` and `system/` depend on the clock or the machine; all others of a synchronous run are the same in every
-run of the same seed and configuration (invariant 7).
+Keys under `time/`, `perf/`, `system/` and `rollouts/lost_` depend on the clock, the machine or what died meanwhile; all others
+of a synchronous run are the same in every run of the same seed and configuration (invariant 7).
 """
 
 from __future__ import annotations
 
 import difflib
 import math
+import sys
+from pathlib import Path
 from typing import Any, Mapping, NamedTuple
 
 from rti.trajectory import Ending
@@ -106,7 +108,7 @@ METRICS: tuple[Metric, ...] = (
         ("clipped_low_share", "share", "of those tokens, weight on the lower bound of its clip"),
         ("clipped_high_share", "share", "of those tokens, weight on the upper bound of its clip")),
     *_m("policy/",
-        ("loss", "loss", "minus the objective, over the whole step, without the KL term"),
+        ("loss", "loss", "of the whole step, the KL term included"),
         ("trained_tokens", "tokens", "tokens in the update"),
         ("intervened_tokens", "tokens", "of these, written by the Corrector"),
         ("ratio_mean", "ratio", "current over behaviour probability, mean over the trained tokens"),
@@ -130,14 +132,22 @@ METRICS: tuple[Metric, ...] = (
         ("version", "version", "of the weights after the step: updates published since the start"),
         ("lr", "1/step", "learning rate of the step"),
         ("grad_norm", "norm", "of the gradient before it is scaled down; null where it was not finite"),
-        ("skipped", "0 or 1", "1 where the update was left out because the gradient was not finite"),
         ("updated", "0 or 1", "1 where the step changed the weights"),
-        ("micro_batches", "batches", "packed micro-batches of the step, over all ranks"),
+        ("skipped", "0 or 1", "1 where the update was left out because the gradient was not finite"),
+        ("skipped_total", "steps", "steps so skipped since the start"),
+        ("groups", "groups", "given to the learner; no key but the version is there where no group teaches"),
+        ("groups_no_signal", "groups", "of these, without an advantage"),
+        ("trajectories", "rollouts", "in the update"),
+        ("members_left_out", "rollouts", "members of trained groups that do not train (rollout.train_truncated)"),
+        ("nonfinite_tokens", "tokens", "left out of loss and denominator, because a log-probability was not finite"),
+        ("tokens", "tokens", "forwarded, prompts and tool outputs included"),
+        ("micro_batches", "batches", "packed micro-batches of one rank"),
         ("padding_share", "share", "of the tokens in the packed batches, padding")),
     *_m("rollouts/",
-        ("plain", "rollouts", "plain rollouts finished since the last step"),
-        ("lost_environment", "rollouts", "lost because the environment broke; run again"),
-        ("lost_infrastructure", "rollouts", "lost because an engine, a worker or the network broke; run again")),
+        ("plain", "rollouts", "plain rollouts of the groups that the step consumed"),
+        ("lost_environment", "rollouts", "since the last step, lost because the environment broke; run again"),
+        ("lost_infrastructure", "rollouts", "since the last step, lost because an engine, a worker or the network broke; run "
+                                            "again")),
     *_m("eval/",
         ("p@1", "share", "on the test tasks, where the step ended with an evaluation"),
         ("avg_p@k", "share", "pass@k averaged over k"),
@@ -157,6 +167,10 @@ METRICS: tuple[Metric, ...] = (
         ("learner_tokens_per_s", "tokens/s", "trained tokens over the time in the learner"),
         ("generator_idle_share", "share", "of the step's time, generators without a request"),
         ("learner_idle_share", "share", "of the step's time, learner without a batch")),
+    *_m("perf/",
+        ("learner_step_s", "s", "of the learner's step as its first rank sees it"),
+        ("learner_tokens_per_s", "tokens/s", "learner/tokens over that time"),
+        ("learner_peak_gb", "GB", "most memory of the learner's first rank so far (of its GPU where it has one)")),
     *_m("system/",
         ("buffer_groups", "groups", "waiting in the replay buffer after the step"),
         ("buffer_mb", "MB", "that they take in memory"),
@@ -167,7 +181,7 @@ METRICS: tuple[Metric, ...] = (
 
 KEYS: dict[str, Metric] = {m.key: m for m in METRICS}
 _FAMILIES = tuple(m.key[:-1] for m in METRICS if m.key.endswith("*"))
-_CLOCK = ("time/", "system/")
+_CLOCK = ("time/", "perf/", "system/", "rollouts/lost_")
 
 
 class UnknownMetric(KeyError):
@@ -198,7 +212,7 @@ def finite(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def comparable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what depends on the clock or the machine: what a resumed run must repeat bit for bit."""
+    """Without what depends on clock, machine and deaths: what a resumed run must repeat bit for bit."""
     return {k: v for k, v in values.items() if not k.startswith(_CLOCK)}
 
 
@@ -208,5 +222,16 @@ def markdown() -> str:
     return "\n".join(["| key | unit | meaning |", "|---|---|---|", *rows])
 
 
+def main() -> None:
+    """Print the table, or with `--write` put it into docs/records.md of this checkout."""
+    if sys.argv[1:] != ["--write"]:
+        print(markdown())
+        return
+    page = Path(__file__).resolve().parents[2] / "docs" / "records.md"
+    before, found, after = page.read_text().partition("| key | unit | meaning |\n")
+    rest = after[after.index("\n\n"):] if found else ""
+    page.write_text(before + markdown() + rest)
+
+
 if __name__ == "__main__":
-    print(markdown())
+    main()

@@ -113,7 +113,7 @@ class PlainProgress:
         self._eta.mark(step)
         eta = self._eta.text()
         cells = [f"{label} {text}" for label, text in shown(metrics)] + ([f"left {eta}"] if eta else [])
-        self._say(f"step {step}/{self._total}  " + "  ".join(cells))
+        self._say("  ".join([f"step {step}/{self._total}", *cells]))
 
     def note(self, text: str) -> None:
         self._say(text)

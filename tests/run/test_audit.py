@@ -1,4 +1,4 @@
-"""Each invariant of the audit is broken on purpose, once or more, in an otherwise whole run: exit code 1 and the place named."""
+"""Each invariant of the audit is broken on purpose, once or more, in an otherwise whole run: exit code 1, the place named."""
 
 from __future__ import annotations
 
