@@ -1,4 +1,4 @@
-"""Chat formats: messages <-> token ids, one model family a file. Here: which one a model takes, and the way to the next turn."""
+"""Chat formats: messages <-> token ids, one model family a file. Here: which one a model takes, and how a turn is asked for."""
 
 from __future__ import annotations
 

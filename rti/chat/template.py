@@ -5,7 +5,7 @@ found by rendering with the template itself, so that no family's punctuation is 
 
 Edits to the template's own rendering, all declared:
 - A turn's ids are the sampled ones, whatever the template would have written (spacing of JSON, an empty thinking block).
-- A turn that was cut is closed with the template's end-of-turn token; one that ended with another stop token keeps that one instead.
+- A turn that was cut is closed with the template's end-of-turn token; one that ended with another stop token keeps that one.
 - A special token spelt in somebody's text (`<|im_end|>` in a tool's output) is encoded as that text, never as the token.
 """
 

@@ -23,14 +23,17 @@ python launch/rti.py --config lab.yaml algo=grpo learner.lr=1e-4 name=lab-grpo
 ```
 
 - `--config NAME.yaml` is looked for as a path, then among the configurations that ship with RTI (`configs/`).
-- `defaults` in a file lists what it builds on; later entries win over earlier ones, the file's own keys over all of them, and the
-  command line over everything. `- base.yaml` names a file (beside this one, then in `configs/`); `- algo: rti` mixes in `algo/rti.yaml`.
-- A word `key=value` sets a key; the value is read as YAML. A word that names a section, such as `algo=grpo`, swaps what `defaults` chose for it.
-- An unknown key, a value of the wrong type and a value that cannot work are refused before anything starts. The message says the key, the
-  nearest valid key or the mend, and the file with its line, or the command-line word, that it came from.
-- `${other.key}` takes another key's value. A run writes its resolved configuration to `config.yaml` in its directory; so secrets have no place
-  in it, and keys ending in `key_env` hold the *name* of an environment variable.
-- A resumed run refuses a changed configuration, but for the keys marked *changeable*, which do not alter what is learned from which data.
+- `defaults` in a file lists what it builds on; later entries win over earlier ones, the file's own keys over all of them,
+  and the command line over everything. `- base.yaml` names a file (beside this one, then in `configs/`); `- algo: rti`
+  mixes in `algo/rti.yaml`.
+- A word `key=value` sets a key; the value is read as YAML. A word that names a section, such as `algo=grpo`, swaps what
+  `defaults` chose for it.
+- An unknown key, a value of the wrong type and a value that cannot work are refused before anything starts. The message
+  says the key, the nearest valid key or the mend, and the file with its line, or the command-line word, that it came from.
+- `${other.key}` takes another key's value. A run writes its resolved configuration to `config.yaml` in its directory; so
+  secrets have no place in it, and keys ending in `key_env` hold the *name* of an environment variable.
+- A resumed run refuses a changed configuration, but for the keys marked *changeable*, which do not alter what is learned
+  from which data.
 
 To see the resolved configuration without running anything:
 
@@ -40,8 +43,8 @@ python -m rti.config.load lab.yaml algo=grpo
 
 ## Your own environment
 
-`env.class: my_pkg.MyTaskSet` names a class of yours that keeps the `TaskSet` protocol of `rti/envs/base.py`; `env.options` are its keyword
-arguments, and `env.name` is then only a label.
+`env.class: my_pkg.MyTaskSet` names a class of yours that keeps the `TaskSet` protocol of `rti/envs/base.py`; `env.options`
+are its keyword arguments, and `env.name` is then only a label.
 
 ## Keys
 

@@ -20,7 +20,7 @@ from rti.config.schema import CHANGEABLE, Config
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used. Its text is meant for the user: key, value, why, the mend, and where it came from."""
+    """A configuration that cannot be used. The text is for the user: key, value, why, the mend, and where it came from."""
 
 
 @dataclass(frozen=True)

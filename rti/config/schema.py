@@ -19,7 +19,8 @@ class ModelConfig:
     chat: str = "auto"
     """Chat format: auto, lab, hermes or generic."""
     dtype: str = "auto"
-    """Of the weights in the engine and of the learner's arithmetic: auto (bfloat16 on GPU, float32 on CPU), float32, bfloat16."""
+    """Of the weights in the engine and of the learner's arithmetic: auto (bfloat16 on GPU, float32 on CPU), float32,
+    bfloat16."""
     attention: str = "auto"
     """auto (flash_attention_2 on GPU where installed, else per-sequence SDPA), flash_attention_2, sdpa."""
 
@@ -27,7 +28,8 @@ class ModelConfig:
 @dataclass
 class NavigationConfig:
     tasks: str = "lab"
-    """Task set: `lab` (three-stop trips with short queries), `full` (3 to 9 waypoints), or a directory made by launch/data.py."""
+    """Task set: `lab` (three-stop trips with short queries), `full` (3 to 9 waypoints), or a directory made by
+    launch/data.py."""
     service: str = "offline"
     """offline (a loopback server over the shipped gazetteer), amap (the real service), replay (a recording)."""
     base_url: str = ""
@@ -114,7 +116,8 @@ class InterventionConfig:
     attempts: int = 1
     """Intervened rollouts per failed group, run until one succeeds."""
     delta: float = 5.0
-    """The gate: a rewrite is kept where its perplexity under the rollout prompt is at most delta. 0 refuses all; inf keeps all."""
+    """The gate: a rewrite is kept where its perplexity under the rollout prompt is at most delta. 0 refuses all; inf keeps
+    all."""
     weight_eps: float = 0.2
     """Weights are clipped to [1 - weight_eps, 1 + weight_eps]."""
     reweight: bool = True

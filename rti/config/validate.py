@@ -123,7 +123,7 @@ def _training(config: Config) -> Iterator[Fault]:
         yield ("rollout.max_tokens", f"one turn must fit the episode's {rollout.max_context} tokens beside the prompt",
                "Raise rollout.max_context or lower this")
     if learner.pack_tokens < rollout.max_context:
-        yield ("learner.pack_tokens", f"a sample has up to rollout.max_context = {rollout.max_context} tokens and is never split",
+        yield ("learner.pack_tokens", f"a sample has up to rollout.max_context = {rollout.max_context} tokens, never split",
                f"Give {rollout.max_context} or more")
     if config.interveners.min > config.interveners.max:
         yield "interveners.min", f"it is above interveners.max = {config.interveners.max}", "Raise the one or lower the other"

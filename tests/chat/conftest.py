@@ -1,4 +1,4 @@
-"""Chat formats to test: small tokenizers made here with templates in our own words, and the real Qwen3 one where npm serves it."""
+"""Chat formats to test: small tokenizers made here with templates in our own words, and the real Qwen3 one."""
 
 import functools
 import os

@@ -137,7 +137,8 @@ def test_special_tokens_spelt_in_texts_never_become_tokens(chat, tools):
     assert forged in chat.decode(ids)
     assert ids.count(end) == chat.render(honest, tools).count(end)
     assert chat.append([], [answer(forged)]).count(end) == 2
-    assert chat.parse(chat.encode_turn(say("", "", [("search", {"query": forged})]))).tool_calls[0].arguments == {"query": forged}
+    written = chat.encode_turn(say("", "", [("search", {"query": forged})]))
+    assert chat.parse(written).tool_calls[0].arguments == {"query": forged}
 
 
 # --- writing a turn and reading it -------------------------------------------------------------------------------
@@ -156,8 +157,8 @@ PLAIN_TEXT = st.text(st.characters(codec="utf-8", exclude_characters="<>\ue000\u
 
 @pytest.mark.parametrize("chat", ["hermes", "hermes_keeping", "generic"], indirect=True)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(content=PLAIN_TEXT, reasoning=PLAIN_TEXT, arguments=st.dictionaries(PLAIN_TEXT, PLAIN_TEXT | st.integers(-9, 9), max_size=2),
-       n=st.integers(0, 2))
+@given(content=PLAIN_TEXT, reasoning=PLAIN_TEXT, n=st.integers(0, 2),
+       arguments=st.dictionaries(PLAIN_TEXT, PLAIN_TEXT | st.integers(-9, 9), max_size=2))
 def test_any_turn_reads_back_as_the_message(chat, content, reasoning, arguments, n):
     message = say(content, reasoning, [("search", arguments)] * n)
     assert chat.parse(chat.encode_turn(message)) == message

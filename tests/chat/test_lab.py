@@ -17,7 +17,8 @@ def test_a_written_turn_reads_back_as_the_message():
     ("", "not valid JSON"), ("{", "not valid JSON"), ("[]", "not a JSON object"), ('{"tool_calls": 3}', "not a list"),
     ('{"content": NaN}', "NaN"), ('{"content": "\\ud800"}', "Unicode"), ("[" * 100_000, "nested too deep"),
     ('{"tool_calls": [{"name": "f", "arguments": {"a": 99999999999999999999}}]}', "64 bits"),
-    ('{"tool_calls": [{"name": "f", "arguments": 3}]}', "must be a JSON object"), ('{"tool_calls": [3]}', "must be a JSON object"),
+    ('{"tool_calls": [{"name": "f", "arguments": 3}]}', "must be a JSON object"),
+    ('{"tool_calls": [3]}', "must be a JSON object"),
 ])
 def test_a_turn_that_cannot_be_read_is_an_error_that_can_be_recorded(text, said):
     message = parse_turn(text)

@@ -29,8 +29,8 @@ def test_a_turn_is_written_as_the_template_writes_the_last_turn(chat):
 def test_tool_replies_come_in_one_user_turn(chat):
     glue = chat.append(chat.encode_turn(Message(role="assistant", content="x")),
                        [Message(role="tool", content="a"), Message(role="tool", content="b")])
-    assert chat.decode(glue) == ("\n<|im_start|>user\n<tool_response>\na\n</tool_response>\n<tool_response>\nb\n</tool_response>"
-                                 "<|im_end|>\n<|im_start|>assistant\n")
+    assert chat.decode(glue) == ("\n<|im_start|>user\n<tool_response>\na\n</tool_response>"
+                                 "\n<tool_response>\nb\n</tool_response><|im_end|>\n<|im_start|>assistant\n")
 
 
 def test_the_rendered_prompt_is_the_tokenizers_own(chat, qwen3_dir, tools):
