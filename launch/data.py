@@ -42,7 +42,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     nav.add_argument("--train", type=count, default=SIZES["train"], help="train tasks (default: %(default)s)")
     nav.add_argument("--test", type=count, default=SIZES["test"], help="test tasks (default: %(default)s)")
     nav.add_argument("--check", action="store_true", help="build nothing; check the set that is in --out")
-    nav.add_argument("--endpoint", default="", metavar="URL", help="OpenAI-compatible service that writes the queries of --split full")
+    nav.add_argument("--endpoint", default="", metavar="URL",
+                     help="OpenAI-compatible service that writes the queries of --split full")
     nav.add_argument("--model", default="", metavar="NAME", help="its model")
     nav.add_argument("--key-env", default="", metavar="VAR", help="environment variable that holds its key")
     args = parser.parse_args(argv)

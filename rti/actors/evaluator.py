@@ -6,12 +6,12 @@ two evaluations of the same weights give the same numbers.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Callable
 
 from rti.actors.episodes import EpisodeRunner, Runs
 from rti.actors.messages import Order, TaskIndex
 from rti.config.schema import Config
+from rti.control.concurrency import all_of
 from rti.control.seeds import derive
 from rti.evaluation import TaskResult
 
@@ -36,6 +36,4 @@ async def evaluate(config: Config, tasks: TaskIndex, episodes: EpisodeRunner, wo
         return TaskResult(task_id=task.id, cls=task.cls, outcomes=[t.success for t in trajectories])
 
     progress(0, n * len(chosen))
-    async with asyncio.TaskGroup() as group:
-        running = [group.create_task(one(i)) for i in range(len(chosen))]
-    return [task.result() for task in running]
+    return await all_of(one(i) for i in range(len(chosen)))

@@ -13,9 +13,13 @@ from typing import Any, Protocol, Sequence
 
 import msgspec
 
-from rti.control.faults import ActorLost
+from rti.control.concurrency import all_of
+from rti.control.faults import ActorGone, ActorLost
 
 log = logging.getLogger(__name__)
+
+MAX_LOADS = 20
+"""Attempts to load one version into a generator that comes back each time: beyond it the weights themselves are the fault."""
 
 
 class GeneratorStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,17 +69,17 @@ class Fleet:
     async def publish(self, weights: Any, version: int) -> None:
         """Give all generators these weights; returns when the last one serves them."""
         self._newest = (weights, version)
-        await asyncio.gather(*(self._bring_up(i) for i in range(len(self.members))))
+        await all_of(self._bring_up(i) for i in range(len(self.members)))
 
     async def tend(self) -> None:
         """Find generators that came back without weights and give them the newest."""
         while True:
             await asyncio.sleep(self._poll_s)
-            await asyncio.gather(*(self._look(i) for i in range(len(self.members))))
+            await all_of(self._look(i) for i in range(len(self.members)))
 
     async def work(self) -> Work:
         """Since the last call. What a generator did between its last answer and its death is not counted."""
-        await asyncio.gather(*(self._ask(i) for i in range(len(self.members))))
+        await all_of(self._ask(i) for i in range(len(self.members)))
         total = [0, 0, 0.0]
         for i, (now, before) in enumerate(zip(self._status, self._counted)):
             fresh = now.sampled < before.sampled or now.busy_s < before.busy_s      # it was restarted in between
@@ -100,14 +104,16 @@ class Fleet:
     async def _bring_up(self, i: int) -> None:
         """Load the newest weights, again if the generator dies meanwhile."""
         async with self._locks[i]:
-            while True:
+            for _ in range(MAX_LOADS):
                 assert self._newest is not None
                 weights, version = self._newest
                 try:
                     await self.members[i].load(weights, version)
                     return
                 except ActorLost as loss:
+                    last = loss
                     await self._revive(i, loss)
+            raise ActorGone(f"{self.members[i].name} was lost {MAX_LOADS} times while it loaded version {version}: {last}")
 
     async def _revive(self, i: int, loss: ActorLost) -> None:
         log.warning("%s is lost: %s", self.members[i].name, loss)

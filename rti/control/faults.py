@@ -20,7 +20,11 @@ class ActorGone(RuntimeError):
 
 
 class ActorFailed(RuntimeError):
-    """The actor raised an error that nobody meant to survive. Carries the remote traceback."""
+    """The actor raised an error that nobody meant to survive. `where` is the remote traceback."""
+
+    def __init__(self, message: str, where: str = ""):
+        super().__init__(message)
+        self.where = where
 
 
 class LearnerLost(RuntimeError):

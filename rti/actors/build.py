@@ -1,0 +1,92 @@
+"""Makes the actors that a configuration asks for, on a cluster, and waits until all of them are there."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Mapping
+
+from rti.actors.cluster import ActorClient, Cluster, Need
+from rti.actors.env_worker import EnvWorker, EpisodeClient
+from rti.actors.fleet import Fleet
+from rti.actors.generator import Generator, GeneratorActor
+from rti.actors.intervener import Intervener
+from rti.actors.learner import LearnerGroup
+from rti.actors.messages import TaskIndex
+from rti.actors.pool import Pool
+from rti.actors.replay_buffer import BufferActor, ReplayBuffer
+from rti.config.schema import Config
+
+JOURNAL = "buffer.journal"
+
+
+@dataclass
+class Parts:
+    """The clients of a run's actors. An evaluation has no interveners, buffer and learner."""
+
+    generators: list[GeneratorActor]
+    workers: list[EpisodeClient]
+    interveners: list[EpisodeClient] = field(default_factory=list)
+    buffer: BufferActor | None = None
+    learner: LearnerGroup | None = None
+    tasks: TaskIndex | None = None
+
+    def fleet(self) -> Fleet:
+        return Fleet(self.generators)
+
+    def pool(self) -> Pool[EpisodeClient]:
+        return Pool(self.workers)
+
+
+def cpus_of(config: Config, training: bool) -> float:
+    """What all actors of a run ask for together."""
+    total = config.generators.replicas * config.generators.cpus + config.env_workers.count * config.env_workers.cpus
+    if training:
+        total += config.interveners.max * config.interveners.cpus + config.learner.world_size * config.learner.cpus
+    return total
+
+
+async def build(cluster: Cluster, config: Config, run_dir: Path | None) -> Parts:
+    """All actors, set up; with `run_dir` those of training as well. Raises ActorGone where they cannot be placed, or an actor's
+    own error where it cannot be set up as configured."""
+    config = copy.deepcopy(config)      # what the actors get: they may stand in another working directory
+    config.run_dir = str(run_dir) if run_dir else ""
+    training = run_dir is not None
+    gpus = _gpus(cluster, config, training)
+    need = Need(config.generators.cpus, gpus["generators"])
+    generators = [GeneratorActor(f"generator-{i}", cluster.actor(Generator, f"generator-{i}", need, config), config.ray)
+                  for i in range(config.generators.replicas)]
+    parts = Parts(generators, _episode_actors(cluster, config, generators, EnvWorker, "env-worker", config.env_workers.count,
+                                              config.env_workers.cpus, config.env_workers.episodes))
+    clients: dict[str, ActorClient] = {c.name: c for c in (*generators, *parts.workers)}
+    if training:
+        parts.interveners = _episode_actors(cluster, config, generators, Intervener, "intervener", config.interveners.min,
+                                            config.interveners.cpus, config.interveners.episodes)
+        journal = cluster.actor(ReplayBuffer, "replay-buffer", Need(0), str(run_dir / JOURNAL), config.buffer.memory_mb)
+        parts.buffer = BufferActor("replay-buffer", journal, config.ray)
+        parts.learner = LearnerGroup(cluster, config, Need(config.learner.cpus, gpus["learner"]), run_dir)
+        clients |= {c.name: c for c in (*parts.interveners, parts.buffer)} | parts.learner.place()
+    answers = await cluster.wait(clients)
+    parts.tasks = answers[parts.workers[0].name]
+    return parts
+
+
+def _episode_actors(cluster: Cluster, config: Config, generators: list[GeneratorActor], cls: type, name: str, count: int,
+                    cpus: float, episodes: int) -> list[EpisodeClient]:
+    names = [cluster.full_name(g.name) for g in generators]
+    return [EpisodeClient(f"{name}-{i}", cluster.actor(cls, f"{name}-{i}", Need(cpus), config, names), config, episodes)
+            for i in range(count)]
+
+
+def _gpus(cluster: Cluster, config: Config, training: bool) -> Mapping[str, float]:
+    """GPUs of one actor of each kind: one each where there are enough, else an even share of those that there are."""
+    wants = {"generators": (config.generators.device, config.generators.replicas),
+             "learner": (config.learner.device, config.learner.world_size if training else 0)}
+    there = cluster.gpus
+    asking = {kind: count for kind, (device, count) in wants.items()
+              if device.startswith("cuda") or device == "auto" and there > 0}
+    total = sum(asking.values())
+    share = 1.0 if there >= total or there < 1 else 1.0 / math.ceil(total / there)
+    return {kind: share if kind in asking else 0.0 for kind in wants}

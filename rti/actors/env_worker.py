@@ -1,0 +1,108 @@
+"""The env worker actor: many episodes at once, against the generators. The intervener is its sibling with another policy.
+
+Trajectories depend on the order alone: tasks by index and name, seeds from the order, G episodes in any interleaving. Faults
+that an episode survives are its ending (rti.rollout); what escapes here ends the run, or died with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from typing import Sequence
+
+from rti.actors.cluster import ActorClient, named_actor
+from rti.actors.generator import RemoteEngine
+from rti.actors.messages import Order, TaskIndex, TaskName
+from rti.chat import load_chat_format
+from rti.chat.base import ChatFormat
+from rti.config.schema import Config
+from rti.control.concurrency import all_of
+from rti.engines.base import SamplingParams
+from rti.envs import load_task_set
+from rti.envs.base import FatalEnvironmentError, Task, TaskSet
+from rti.rollout import PlainPolicy, StepPolicy, run_episode
+from rti.trajectory import Trajectory, encode
+
+
+class EpisodeActor:
+    """What env worker and intervener have in common. `ready` sets it up, again after every restart."""
+
+    episodes: int       # at once
+
+    def __init__(self, config: Config, generators: Sequence[str]):
+        self._config, self._generators = config, generators     # by name: a restarted actor finds them again
+        self._engine = RemoteEngine(config.ray.start_timeout_s)
+        self._setup = asyncio.Lock()
+        self._tasks: TaskSet | None = None
+        self._chat: ChatFormat | None = None
+        self._room: asyncio.Semaphore | None = None
+
+    async def ready(self) -> TaskIndex:
+        """The task set by name."""
+        async with self._setup:
+            if self._tasks is None:
+                tasks, self._chat = await asyncio.to_thread(self._load)
+                await self._engine.connect([named_actor(name, self._config.ray) for name in self._generators])
+                self._room = asyncio.Semaphore(self.episodes)
+                self._tasks = tasks
+        return TaskIndex(train=[TaskName(t.id, t.cls) for t in self._tasks.train],
+                         test=[TaskName(t.id, t.cls) for t in self._tasks.test])
+
+    def _load(self) -> tuple[TaskSet, ChatFormat]:
+        return (load_task_set(self._config.env, self._config.seed),
+                load_chat_format(self._config.model.chat, self._config.model.path))
+
+    def policy(self, order: Order) -> StepPolicy:
+        raise NotImplementedError
+
+    async def run(self, order: Order) -> list[bytes]:
+        """The encoded trajectories of an order, in its order."""
+        await self.ready()
+        task, policy = self._task(order), self.policy(order)
+        episodes = (self._episode(order, task, policy, id, seed) for id, seed in zip(order.ids(), order.seeds))
+        return [encode(trajectory) for trajectory in await all_of(episodes)]
+
+    async def _episode(self, order: Order, task: Task, policy: StepPolicy, id: str, seed: int) -> Trajectory:
+        async with self._room:
+            return await run_episode(
+                task, self._tasks.make(), policy, self._chat, id=id, group_id=order.group_id, seed=seed,
+                limits=self._config.rollout, temperature=order.temperature, intervened=order.intervened)
+
+    def _task(self, order: Order) -> Task:
+        tasks = self._tasks.train if order.split == "train" else self._tasks.test
+        if order.task >= len(tasks) or tasks[order.task].id != order.task_id:
+            raise FatalEnvironmentError(
+                f"{order.split} task {order.task} is not {order.task_id} here: this machine has another task set than the "
+                "one that the run began with; give all nodes the same files")
+        return tasks[order.task]
+
+    async def pid(self) -> int:
+        return os.getpid()
+
+
+class EnvWorker(EpisodeActor):
+    """Plain rollouts, for training and for evaluation."""
+
+    def __init__(self, config: Config, generators: Sequence[str]):
+        super().__init__(config, generators)
+        self.episodes = config.env_workers.episodes
+
+    def policy(self, order: Order) -> StepPolicy:
+        rollout = self._config.rollout
+        return PlainPolicy(self._engine, self._chat, SamplingParams(
+            max_tokens=rollout.max_tokens, temperature=order.temperature, top_p=rollout.top_p))
+
+
+class EpisodeClient(ActorClient):
+    """The controller's client of an env worker or intervener; see pool.Member."""
+
+    def __init__(self, name: str, handle, config: Config, episodes: int):
+        super().__init__(name, handle, config.ray)
+        self.capacity = episodes
+        self._episode_s = config.rollout.timeout_s
+
+    async def run(self, order: Order) -> list[bytes]:
+        # Episodes end by themselves after rollout.timeout_s; the actor that says nothing for so much longer hangs.
+        waves = math.ceil(order.cost / self.capacity)
+        return await self.call("run", order, limit_s=waves * self._episode_s + 60.0)

@@ -1,0 +1,178 @@
+"""The generator actor: one engine replica. And `RemoteEngine`, through which episodes use all replicas as if they were one.
+
+A generator holds requests back until it was given weights, so that a restarted one never answers with old ones (field bugs 19
+and 22 of a restart). A request is the same wherever it runs and whenever: one that is lost with its replica goes to another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from typing import Any, Callable, Coroutine, Mapping, Sequence, TypeVar
+
+import msgspec
+import numpy as np
+
+from rti.actors.cluster import ActorClient
+from rti.actors.fleet import GeneratorStatus
+from rti.config.schema import Config
+from rti.control.concurrency import all_of
+from rti.control.faults import ActorLost
+from rti.engines.base import EngineError, Generation, SamplingParams, Scores
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class GeneratorInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What users of a generator need to know of it."""
+
+    max_context: int
+    pid: int
+
+
+class Generator:
+    """The actor. Set up by its first `ready`, again after every restart."""
+
+    def __init__(self, config: Config):
+        self._config = config
+        self._setup = asyncio.Lock()
+        self._engine: Any = None
+        self._serving = asyncio.Event()
+
+    async def ready(self) -> GeneratorInfo:
+        async with self._setup:
+            if self._engine is None:
+                self._engine = await asyncio.to_thread(self._build)
+        return GeneratorInfo(max_context=self._engine.max_context, pid=os.getpid())
+
+    def _build(self) -> Any:
+        from rti.engines.torch_engine import TorchEngine
+        from rti.modeling import load_model
+
+        generators = self._config.generators
+        model = load_model(self._config.model.path, self._config.model.dtype, generators.device)
+        return TorchEngine(model, max_concurrency=generators.concurrency, threads=generators.threads or available_cores())
+
+    async def load(self, state: Mapping[str, np.ndarray] | None, version: int) -> None:
+        """Serve these weights from now on. None: those that the engine was built with (for an evaluation alone)."""
+        await self.ready()
+        if state is not None:
+            await self._engine.load_weights(unpack(state), version)
+        self._serving.set()
+
+    async def status(self) -> GeneratorStatus:
+        if self._engine is None:
+            return GeneratorStatus(version=None)
+        stats = self._engine.stats()
+        return GeneratorStatus(
+            version=self._engine.version if self._serving.is_set() else None, sampled=int(stats["generated_tokens"]),
+            scored=int(stats["scored_tokens"]), busy_s=stats["busy_s"])
+
+    async def generate(self, prompt_ids: np.ndarray, params: SamplingParams) -> Generation:
+        await self._serving.wait()
+        return await self._or_die(self._engine.generate(prompt_ids, params))
+
+    async def score(self, prompt_ids: np.ndarray, response_ids: np.ndarray, temperature: float) -> Scores:
+        await self._serving.wait()
+        return await self._or_die(self._engine.score(prompt_ids, response_ids, temperature))
+
+    async def _or_die(self, request: Coroutine[Any, Any, T]) -> T:
+        """An engine that fails stays down: the process ends, so that Ray starts it anew, and the request goes elsewhere."""
+        try:
+            return await request
+        except EngineError as fault:
+            log.error("the engine of this generator is down, restarting: %s", fault)
+            os._exit(70)
+
+
+class GeneratorActor(ActorClient):
+    """The controller's client of a generator; see fleet.GeneratorClient."""
+
+    async def load(self, weights: Any, version: int) -> None:
+        await self.call("load", weights, version)
+
+    async def status(self) -> GeneratorStatus:
+        # An engine at work answers at once: it steps in a thread of its own. One that is silent for so long hangs.
+        return await self.call("status", limit_s=min(120.0, self._config.call_timeout_s))
+
+
+class RemoteEngine:
+    """rti.engines.base.Engine over all generators: least loaded first, another one where a generator is lost."""
+
+    def __init__(self, patience_s: float, clock: Callable[[], float] = time.monotonic):
+        self._patience_s, self._clock = patience_s, clock
+        self._version = 0
+        self.max_context = 0
+
+    async def connect(self, generators: Sequence[ActorClient]) -> None:
+        """To be awaited before the first use."""
+        self._generators = list(generators)
+        self._load = [0] * len(self._generators)
+        self._shunned = [0.0] * len(self._generators)       # until when a generator that was lost is not asked
+        infos = await all_of(g.call("ready") for g in self._generators)
+        self.max_context = min(info.max_context for info in infos)
+
+    @property
+    def version(self) -> int:
+        """The newest version that an answer came from."""
+        return self._version
+
+    async def generate(self, prompt_ids: Sequence[int], params: SamplingParams) -> Generation:
+        reply = await self._ask("generate", np.asarray(prompt_ids, np.int32), params)
+        self._version = max(self._version, int(reply.versions.max(initial=0)))
+        return reply
+
+    async def score(self, prompt_ids: Sequence[int], response_ids: Sequence[int], temperature: float = 1.0) -> Scores:
+        reply = await self._ask("score", np.asarray(prompt_ids, np.int32), np.asarray(response_ids, np.int32), temperature)
+        self._version = max(self._version, reply.version)
+        return reply
+
+    async def load_weights(self, state: Mapping[str, Any], version: int) -> None:
+        raise EngineError("weights reach the generators from the controller, never from an episode")
+
+    async def close(self) -> None:
+        """Nothing: the generators are not this client's."""
+
+    async def _ask(self, method: str, *args: Any) -> Any:
+        deadline: float | None = None
+        while True:
+            now = self._clock()
+            index = min(range(len(self._load)), key=lambda i: (self._shunned[i] > now, self._load[i], i))
+            self._load[index] += 1
+            try:
+                return await self._generators[index].call(method, *args)
+            except ActorLost as loss:
+                now = self._clock()
+                deadline = now + self._patience_s if deadline is None else deadline
+                if now > deadline:
+                    raise EngineError(f"no generator has answered for {self._patience_s:g} s; the last word was: {loss}") from None
+                self._shunned[index] = now + 1.0
+            finally:
+                self._load[index] -= 1
+            await asyncio.sleep(0.2)
+
+
+def available_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def pack(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Tensors as arrays, which Ray moves between processes without copying. bfloat16, unknown to numpy, travels as uint16."""
+    import torch
+
+    return {name: (t.view(torch.uint16) if t.dtype is torch.bfloat16 else t).numpy() for name, t in state.items()}
+
+
+def unpack(state: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """The tensors again. They share Ray's read-only memory: the engine copies from them and writes to none."""
+    import warnings
+
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        tensors = {name: torch.from_numpy(a) for name, a in state.items()}
+    return {name: t.view(torch.bfloat16) if t.dtype is torch.uint16 else t for name, t in tensors.items()}

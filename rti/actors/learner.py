@@ -1,0 +1,141 @@
+"""The learner's actors, one a rank, and their client, which restarts all of them where one dies.
+
+Keeps field bugs 24 and 27: weights leave rank 0 as one object that the driver owns, so that it goes when the next version
+comes, and a rank that is lost takes the call down at once instead of leaving the others in a collective.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from rti.actors.cluster import ActorClient, Cluster, Need
+from rti.actors.generator import available_cores, pack
+from rti.actors.messages import StepReport
+from rti.config.schema import Config
+from rti.control.concurrency import all_of
+from rti.control.faults import ActorGone, ActorLost, LearnerLost
+from rti.trajectory import Group, decode
+
+log = logging.getLogger(__name__)
+
+
+class LearnerRank:
+    """The actor: rti.learner.learner.Learner behind calls that Ray can carry. Not async: one call at a time."""
+
+    def __init__(self, config: Config, rank: int, world_size: int, init_method: str | None):
+        self._config, self._rank, self._world_size, self._init_method = config, rank, world_size, init_method
+        self._learner: Any = None
+
+    def ready(self) -> int:
+        """Placed, with what takes long to import behind it."""
+        import rti.learner.learner  # noqa: F401
+
+        return os.getpid()
+
+    def start(self, checkpoint: str | None) -> tuple[int, dict[str, Any] | None]:
+        from rti.learner.learner import Learner
+
+        threads = self._config.learner.threads or max(1, available_cores() // self._world_size)
+        self._config.learner.threads = threads
+        self._learner = Learner(self._config, self._rank, self._world_size, init_method=self._init_method)
+        self._learner.setup()
+        extra = self._learner.load(checkpoint) if checkpoint else None
+        return self._learner.version, extra
+
+    def step(self, groups: list[bytes], step: int) -> StepReport:
+        metrics = self._learner.step([decode(data, Group) for data in groups], step)
+        return StepReport(version=self._learner.version, metrics=metrics)
+
+    def weights(self) -> tuple[int, dict[str, Any]]:
+        """The version, and the weights as arrays (empty on other ranks than 0). Two return values of the call."""
+        return self._learner.version, pack(self._learner.state_dict_for_engine())
+
+    def save(self, path: str, extra: dict[str, Any]) -> None:
+        self._learner.save(path, extra)
+
+    def wait_saved(self) -> None:
+        self._learner.wait_saved()
+
+    def export(self, path: str) -> None:
+        self._learner.export_hf(path)
+
+
+class LearnerGroup:
+    """All ranks; see controller.LearnerClient."""
+
+    def __init__(self, cluster: Cluster, config: Config, need: Need, meeting_place: Path):
+        self._cluster, self._config, self._need = cluster, config, need
+        self._meeting_place = meeting_place     # a directory that all ranks see: they write their checkpoints beside it
+        self._ranks: list[ActorClient] = []
+        self._starts = 0
+
+    def place(self) -> dict[str, ActorClient]:
+        """Make new ranks; the clients by name, for waiting until they are there."""
+        self._end_ranks()
+        self._starts += 1
+        n = self._config.learner.world_size
+        self._meeting_file = self._meeting_place / f".ranks-{secrets.token_hex(8)}" if n > 1 else None
+        init_method = f"file://{self._meeting_file}" if self._meeting_file else None
+        names = [f"learner-{rank}" + (f"-{self._starts}" if self._starts > 1 else "") for rank in range(n)]
+        self._ranks = [
+            ActorClient(name, self._cluster.actor(LearnerRank, name, self._need, self._config, rank, n, init_method,
+                                                  restart=False), self._config.ray)
+            for rank, name in enumerate(names)]
+        return {client.name: client for client in self._ranks}
+
+    async def start(self, checkpoint: Path | None) -> tuple[int, dict[str, Any] | None]:
+        if self._starts > self._config.ray.restarts + 1:
+            raise ActorGone(f"the learner died {self._starts - 1} times; it may be restarted {self._config.ray.restarts} times "
+                            "(ray.restarts)")
+        if not self._ranks:
+            await self._cluster.wait(self.place())
+        answers = await self._all("start", str(checkpoint) if checkpoint else None)
+        if self._meeting_file is not None:
+            self._meeting_file.unlink(missing_ok=True)
+        return answers[0]
+
+    async def step(self, groups: list[bytes], step: int) -> StepReport:
+        shared = ray.put(groups) if len(self._ranks) > 1 else groups       # once for all ranks
+        return (await self._all("step", shared, step))[0]
+
+    async def weights(self) -> Any:
+        """An object reference; the arrays themselves stay in the object store."""
+        def ask(rank: ActorClient) -> Any:
+            return rank.handle.weights.options(num_returns=2).remote()
+
+        answers = [ask(rank) for rank in self._ranks]
+        await self._guard(all_of(rank.wait_for(version, "weights") for rank, (version, _) in zip(self._ranks, answers)))
+        return answers[0][1]
+
+    async def save(self, path: Path, extra: dict[str, Any]) -> None:
+        await self._all("save", str(path), extra)
+
+    async def wait_saved(self) -> None:
+        await self._all("wait_saved")
+
+    async def export(self, path: Path) -> None:
+        await self._all("export", str(path))
+
+    async def _all(self, method: str, *args: Any) -> list[Any]:
+        if not self._ranks:
+            raise LearnerLost("its ranks are not there")
+        return await self._guard(all_of(rank.call(method, *args) for rank in self._ranks))
+
+    async def _guard(self, calls: Any) -> Any:
+        """A rank that is lost or hangs takes all of them down: the others wait for it in a collective."""
+        try:
+            return await calls
+        except ActorLost as loss:
+            self._end_ranks()
+            raise LearnerLost(str(loss)) from None
+
+    def _end_ranks(self) -> None:
+        for rank in self._ranks:
+            rank.kill(restart=False)
+        self._ranks = []
