@@ -1,0 +1,211 @@
+"""Each invariant of the audit that stored groups show is broken on purpose: exit code 1, and the place named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Callable
+
+import numpy as np
+import pytest
+
+from rti.run import trajectories
+from rti.run.audit import audit, main
+from rti.run.files import write_atomic
+from rti.trajectory import Ending, Group, Message, Source, ToolCall
+from tests.run.breaking import breaches, edit_groups, expect
+from tests.run.made_run import EVIDENCE, make_config, make_run
+
+
+def _trained(group: Group, member: int = 0) -> tuple[Any, int]:
+    sample = group.members[member].samples[0]
+    return sample, int(np.flatnonzero(sample.mask)[1])
+
+
+def _set(field: str, value: float, member: int = 0) -> Callable[[list[Group]], None]:
+    def change(groups: list[Group]) -> None:
+        sample, at = _trained(groups[1], member)
+        getattr(sample, field)[at] = value
+    return change
+
+
+@pytest.mark.parametrize(("field", "value", "word"), [
+    ("behaviour_logps", np.nan, "no finite behaviour log-probability"),
+    ("behaviour_logps", -np.inf, "no finite behaviour log-probability"),
+    ("behaviour_logps", 0.5, "above 0"),
+    ("versions", -1, "names no policy version"),
+    ("versions", 3, "is of version 3"),
+    ("weights", 0.0, "not positive"),
+    ("weights", np.nan, "not positive"),
+])
+def test_a_trained_token_without_its_record(run: Path, field: str, value: float, word: str) -> None:
+    edit_groups(run, _set(field, value))
+    expect(run, "trained-tokens", "trajectories/step-000001.rti record 2", "rollout 0-1/0, sample 0", word, only=False)
+
+
+@pytest.mark.parametrize(("field", "value"), [("weights", 1.0), ("behaviour_logps", -1.0), ("versions", 0)])
+def test_a_token_of_the_context_with_a_record(run: Path, field: str, value: float) -> None:
+    def change(groups: list[Group]) -> None:
+        getattr(groups[0].members[0].samples[0], field)[0] = value
+
+    edit_groups(run, change)
+    expect(run, "trained-tokens", "record 1", "token of the context")
+
+
+def test_arrays_of_unequal_length(run: Path) -> None:
+    def change(groups: list[Group]) -> None:
+        sample = groups[0].members[0].samples[0]
+        sample.weights = sample.weights[:-1]
+
+    edit_groups(run, change)
+    expect(run, "trained-tokens", "record 1", "sample.weights must be")
+
+
+def test_another_temperature(run: Path) -> None:
+    edit_groups(run, lambda groups: setattr(groups[0].members[1], "temperature", 1.0))
+    expect(run, "trained-tokens", "rollout 0-0/1", "temperature 1.0", "0.8")
+
+
+def test_a_lost_episode_kept(run: Path) -> None:
+    edit_groups(run, lambda groups: setattr(groups[0].members[1], "ending", Ending.INFRASTRUCTURE))
+    expect(run, "trained-tokens", "rollout 0-0/1", "infrastructure")
+
+
+def test_a_weight_outside_the_clip(run: Path) -> None:
+    edit_groups(run, _set("weights", 1.5, member=2))
+    expect(run, "weights", "rollout 0-1/i1", "1.5", "is outside")
+
+
+def test_a_weight_off_an_intervened_token(run: Path) -> None:
+    edit_groups(run, _set("weights", 1.1))
+    expect(run, "weights", "rollout 0-1/0", "other than 1", only=False)
+
+
+def test_a_weight_that_is_not_the_ratio(run: Path) -> None:
+    def change(groups: list[Group]) -> None:
+        sample, at = _trained(groups[1], 2)
+        sample.weights[at] = 1.0 if abs(sample.weights[at] - 1) > 0.01 else 0.9
+
+    edit_groups(run, change)
+    expect(run, "weights", "not the clipped ratio")
+
+
+def test_weights_although_reweight_is_off(tmp_path: Path) -> None:
+    config = make_config()
+    config.intervention.reweight = False
+    expect(make_run(tmp_path / "run", 1, config), "weights", "intervention.reweight is off")
+
+
+def test_a_correction_above_delta(run: Path) -> None:
+    def change(groups: list[Group]) -> None:
+        sample = groups[1].members[2].samples[0]
+        fixed = sample.sources == Source.CORRECTION
+        sample.behaviour_logps[fixed] -= 3.0
+        sample.correction_logps[fixed] -= 3.0
+        groups[1].members[2].steps[0].intervention.ppl_roll *= float(np.exp(3))
+
+    edit_groups(run, change)
+    expect(run, "gate", "rollout 0-1/i1", "step 0", "above delta 5")
+
+
+def test_a_perplexity_noted_wrong(run: Path) -> None:
+    edit_groups(run, lambda groups: setattr(groups[1].members[2].steps[0].intervention, "ppl_roll", 1.01))
+    expect(run, "gate", "is noted as 1.01")
+
+
+def test_intervened_tokens_of_a_refused_correction(run: Path) -> None:
+    edit_groups(run, lambda groups: setattr(groups[1].members[2].steps[0].intervention, "outcome", "refused_gate"))
+    expect(run, "gate", "steps [0]")
+
+
+def test_intervened_tokens_in_a_plain_rollout(run: Path) -> None:
+    edit_groups(run, lambda groups: setattr(groups[1].members[2], "intervened", False))
+    expect(run, "gate", "not an intervened rollout", only=False)
+
+
+def test_a_stored_group_that_the_ledger_does_not_know(run: Path) -> None:
+    edit_groups(run, lambda groups: setattr(groups[0], "id", "5-5"))
+    expect(run, "stored-groups", "group 5-5", "no step that consumed it")
+
+
+def test_a_stored_group_of_another_step(run: Path) -> None:
+    path = trajectories.path_of(run / "trajectories", 3)
+    write_atomic(path, path.with_name("step-000001.rti").read_bytes() + path.read_bytes())
+    expect(run, "stored-groups", "step-000003.rti record 1", "group 0-0", "no step that consumed it")
+
+
+def test_a_stored_group_with_other_rewards(run: Path) -> None:
+    edit_groups(run, lambda groups: setattr(groups[0].members[1], "reward", 1.0))
+    expect(run, "stored-groups", "record 1", "rewards is [1.0, 1.0, 0.0, 1.0]")
+
+
+def test_a_rescue_that_did_not_succeed(run: Path) -> None:
+    edit_groups(run, lambda groups: setattr(groups[1].members[2], "success", False))
+    expect(run, "stored-groups", "member 2 took a place", "did not succeed")
+
+
+# --- evidence --------------------------------------------------------------------------------------------------------
+def _correct_with(text: str = "", **arguments: str) -> Callable[[list[Group]], None]:
+    def change(groups: list[Group]) -> None:
+        calls = [ToolCall(name="poi_search", arguments=arguments)] if arguments else []
+        step = groups[1].members[2].steps[0]
+        step.message = step.intervention.correction = Message(role="assistant", content=text, tool_calls=calls)
+    return change
+
+
+@pytest.mark.parametrize("change", [
+    _correct_with(region="Hubei"), _correct_with(address="QINGSHAN"), _correct_with("I go to 114.38,30.64 now"),
+    _correct_with(location="114.380000, 30.640000"),
+])
+def test_evidence_in_an_accepted_correction(run: Path, change: Callable[[list[Group]], None]) -> None:
+    edit_groups(run, change)
+    text = expect(run, "evidence-hidden", "record 2", "rollout 0-1/i1", "the correction of step 0")
+    assert "Hubei" not in text and "114.38" not in text
+
+
+def test_evidence_that_the_user_or_a_tool_showed_is_no_leak(run: Path) -> None:
+    def change(groups: list[Group]) -> None:
+        rescue = groups[1].members[2]
+        for member in (*groups[1].members, *groups[1].attempts):
+            member.prompt = [*member.prompt[:1], Message(role="user", content="To Qingshan, please.")]
+        _correct_with(address="Qingshan")(groups)
+        rescue.steps[0].observations = [Message(role="tool", content="Qingshan, Hubei 114.38,30.64")]
+        fixed = Message(role="assistant", tool_calls=[ToolCall(name="direction", arguments={"to": "114.380000,30.640000"})])
+        rescue.steps[1].message = rescue.steps[1].intervention.correction = fixed
+        rescue.steps[1].intervention.outcome = "accepted"
+
+    edit_groups(run, change)
+    assert "evidence-hidden" not in breaches(audit(run))
+
+
+def test_a_part_of_a_longer_word_is_no_leak(run: Path) -> None:
+    edit_groups(run, _correct_with("Hubeiland has no such place."))
+    assert main([str(run)]) == 0
+
+
+def test_what_a_plain_rollout_wrote_by_itself_is_no_secret(run: Path) -> None:
+    def change(groups: list[Group]) -> None:
+        _correct_with(region="Hubei")(groups)
+        call = ToolCall(name="poi_search", arguments={"region": "Hubei"})
+        groups[1].members[0].steps[0].message = Message(role="assistant", tool_calls=[call])
+
+    edit_groups(run, change)
+    assert main([str(run)]) == 0
+
+
+def test_evidence_in_a_system_message(run: Path) -> None:
+    location = EVIDENCE["stops"][0]["location"]
+
+    def change(groups: list[Group]) -> None:
+        for member in (*groups[0].members, *groups[0].attempts):
+            member.prompt = [Message(role="system", content=f"The answer is {location}."), *member.prompt[1:]]
+
+    edit_groups(run, change)
+    expect(run, "evidence-hidden", "record 1", "its system message holds a coordinate")
+
+
+def test_other_ids_behind_the_same_prompt(run: Path) -> None:
+    def change(groups: list[Group]) -> None:
+        groups[1].members[2].samples[0].token_ids[2] += 1
+
+    edit_groups(run, change)
+    expect(run, "evidence-hidden", "rollout 0-1/i1", "other ids")
