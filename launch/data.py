@@ -6,6 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
+if __name__ == "__main__":     # beside launch/rti.py, `import rti` would find that file instead of the package
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
 from rti.engines.base import EngineError
 from rti.engines.endpoint import EndpointRefused
 from rti.envs.base import EnvironmentFault, FatalEnvironmentError
