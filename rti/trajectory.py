@@ -172,6 +172,10 @@ class Trajectory(msgspec.Struct, kw_only=True):
     wall_s: float = 0.0
     evidence: dict[str, Any] = {}   # privileged: for the viewer only, never part of a prompt
 
+    def __repr__(self) -> str:
+        # a trajectory that ends up in a log line or a traceback must not carry the evidence there
+        return f"Trajectory({self.id}, {self.ending}, reward {self.reward:g}, {len(self.steps)} turns)"
+
     @property
     def n_agent_tokens(self) -> int:
         return int(sum(s.mask.sum() for s in self.samples))

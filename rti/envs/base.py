@@ -24,6 +24,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     data: dict[str, Any]
     evidence: dict[str, Any] = {}
 
+    def __repr__(self) -> str:
+        # a task that ends up in a log line or a traceback must not carry the evidence there
+        return f"Task({self.id})"
+
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """`success` is the outcome bit; `reward` equals float(success) unless an environment shapes it."""

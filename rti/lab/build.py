@@ -74,7 +74,8 @@ def collate(batch: Sequence[Transcript], pad_id: int) -> tuple[torch.Tensor, tor
 
 def loss_of(model: torch.nn.Module, ids: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Cross-entropy over the learnt tokens; `weights` [B] says what a transcript's tokens count."""
-    logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
+    with torch.autocast("cpu", dtype=torch.bfloat16):     # float32 weights; the matrix products alone are rounded
+        logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
     learnt = labels[:, 1:] != IGNORED
     losses = F.cross_entropy(logits[learnt].float(), labels[:, 1:][learnt], reduction="none")
     per_token = weights[:, None].expand_as(learnt)[learnt]
