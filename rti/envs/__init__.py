@@ -24,7 +24,8 @@ def load_task_set(config: EnvConfig, seed: int = 0) -> TaskSet:
     if config.name == "navigation":
         from rti.envs.navigation.taskset import NavigationTaskSet
         return NavigationTaskSet(config.navigation)
-    raise UnknownEnvironment(f"env.name is '{config.name}'; mend: one of {', '.join(ENVIRONMENTS)}, or set env.class to your own")
+    raise UnknownEnvironment(f"env.name is '{config.name}'; mend: one of {', '.join(ENVIRONMENTS)}, or set env.class "
+                             f"to your own")
 
 
 def _own(path: str, options: dict[str, Any], seed: int) -> TaskSet:
@@ -42,5 +43,6 @@ def _own(path: str, options: dict[str, Any], seed: int) -> TaskSet:
         raise UnknownEnvironment(f"env.class '{path}' does not take env.options {sorted(options)}: {e}") from e
     missing = [a for a in ("train", "test", "make", "close") if not hasattr(made, a)]
     if missing:
-        raise UnknownEnvironment(f"env.class '{path}' is no task set: it lacks {', '.join(missing)} (see rti.envs.base.TaskSet)")
+        raise UnknownEnvironment(f"env.class '{path}' is no task set: it lacks {', '.join(missing)} "
+                                 f"(see rti.envs.base.TaskSet)")
     return made

@@ -25,9 +25,9 @@ def scan(gazetteer, keywords, inside=lambda p: True):
     tiers = {}
     for place in gazetteer.places:
         names = [n for n in (fold(place.name), fold(place.zh)) if n]
-        tier = 0 if key in names else 1 if any(n.startswith(key) for n in names) else 2 if any(key in n for n in names) else None
-        if tier is not None and inside(place):
-            tiers[place] = tier
+        rules = (key in names, any(n.startswith(key) for n in names), any(key in n for n in names))
+        if any(rules) and inside(place):
+            tiers[place] = rules.index(True)
     return sorted(tiers, key=lambda p: (tiers[p], -p.population, p.id))
 
 
@@ -125,7 +125,8 @@ def test_coordinates_have_one_normal_form(text, normal):
 
 @pytest.mark.parametrize("text, says", [
     ("30.5,114.3", "swapped; write '114.3,30.5'"), ("2.35,48.85", "outside China"), ("114.3", "not a coordinate pair"),
-    ("114.3,30.5,1", "not a coordinate pair"), ("nan,nan", "not a coordinate pair"), ("1e2,30", "not a coordinate pair"), ("", "not a"),
+    ("114.3,30.5,1", "not a coordinate pair"), ("nan,nan", "not a coordinate pair"), ("1e2,30", "not a coordinate pair"),
+    ("", "not a"),
 ])
 def test_unusable_coordinates_say_why(text, says):
     with pytest.raises(CoordinateError, match=says):
@@ -146,5 +147,6 @@ def test_the_build_script_makes_the_shipped_bytes(tmp_path):
 
 
 def test_a_gazetteer_of_ones_own_places_works():
-    gazetteer = Gazetteer([Place(2, "Aa", "", "Hubei", "Aa", 110.0, 30.0, 5), Place(1, "Aa", "", "Hunan", "Aa", 111.0, 30.0, 5)])
+    places = [Place(2, "Aa", "", "Hubei", "Aa", 110.0, 30.0, 5), Place(1, "Aa", "", "Hunan", "Aa", 111.0, 30.0, 5)]
+    gazetteer = Gazetteer(places)
     assert [p.id for p in gazetteer.search("aa")] == [1, 2]

@@ -75,7 +75,8 @@ async def test_on_an_ambiguous_trip_the_first_plain_results_fail():
 
 async def test_on_a_plain_trip_the_first_plain_results_succeed():
     task = trip(ambiguous=False)
-    _, done, outcome = await play(in_process_environment(), task, [greedy_searches(task), assistant(direction(locations(task)))])
+    turns = [greedy_searches(task), assistant(direction(locations(task)))]
+    _, done, outcome = await play(in_process_environment(), task, turns)
     assert done and outcome.success
 
 
@@ -102,7 +103,8 @@ async def test_a_direction_call_before_its_coordinates_were_returned_is_no_succe
 async def test_an_error_that_repeats_a_coordinate_does_not_count_as_having_returned_it():
     task = trip()
     swapped = [("around_search", {"location": ",".join(reversed(p.split(","))), "radius": 100}) for p in locations(task)]
-    messages, _, outcome = await play(in_process_environment(), task, [assistant(*swapped), assistant(direction(locations(task)))])
+    turns = [assistant(*swapped), assistant(direction(locations(task)))]
+    messages, _, outcome = await play(in_process_environment(), task, turns)
     assert locations(task)[0] in messages[1].content and not outcome.success
 
 
@@ -116,7 +118,8 @@ async def test_a_refused_direction_call_can_be_mended():
 
 async def test_a_reply_without_calls_ends_the_episode_as_a_failure():
     task = trip()
-    _, done, outcome = await play(in_process_environment(), task, [reference_turns(task)[0], Message(role="assistant", content="Done.")])
+    turns = [reference_turns(task)[0], Message(role="assistant", content="Done.")]
+    _, done, outcome = await play(in_process_environment(), task, turns)
     assert done and outcome.reward == 0.0
 
 
@@ -127,7 +130,8 @@ async def test_malformed_unknown_and_too_many_calls_are_answered_one_by_one():
     calls += [ToolCall(name="poi_search", arguments={"address": "Wuhan"}, id=f"c{i}") for i in range(40)]
     result = await env.step(Message(role="assistant", tool_calls=calls))
     assert [m.tool_call_id for m in result.messages] == [c.id for c in calls] and not result.done
-    assert result.messages[0].content == "error: bad JSON" and result.messages[-1].content == "error: at most 32 calls a turn are run"
+    assert result.messages[0].content == "error: bad JSON"
+    assert result.messages[-1].content == "error: at most 32 calls a turn are run"
 
 
 async def test_evidence_is_in_no_message_of_an_episode():
@@ -153,9 +157,9 @@ async def test_http_and_in_process_observations_are_byte_identical():
         for i in range(20):
             task = full_trip(Gazetteer.load(), rng) if i % 4 == 0 else lab_trip(Gazetteer.load(), rng)
             place = locations(task)[0]
-            turns = [greedy_searches(task), assistant(("around_search", {"location": place, "radius": 30_000}), ("around_search", {
-                "location": place, "radius": 9}), ("poi_search", {"address": "zzz"}), ("direction", {"origin": "x"}),
-                direction([place, place], "transit")), ]
+            around = [("around_search", {"location": place, "radius": r}) for r in (9, 30_000)]
+            others = [("poi_search", {"address": "zzz"}), ("direction", {"origin": "x"}), direction([place, place], "transit")]
+            turns = [greedy_searches(task), assistant(*around, *others)]
             over_http = await play(tasks.make(), task, turns)
             assert msgspec.json.encode(over_http) == msgspec.json.encode(
                 await play(in_process_environment(NavigationConfig(results=4)), task, turns))
@@ -223,7 +227,8 @@ async def test_the_real_service_is_spoken_to_with_the_key_of_the_environment_var
     server = OfflineServer(Noting(Gazetteer.load()))
     await server.start()
     monkeypatch.setenv("MY_MAP_KEY", "the key")
-    tasks = NavigationTaskSet(NavigationConfig(service="amap", base_url=server.base_url, key_env="MY_MAP_KEY", requests_per_second=500))
+    tasks = NavigationTaskSet(NavigationConfig(
+        service="amap", base_url=server.base_url, key_env="MY_MAP_KEY", requests_per_second=500))
     task = trip()
     assert (await play(tasks.make(), task, reference_turns(task)))[2].success and set(keys) == {"the key"}
     await tasks.close()

@@ -1,4 +1,4 @@
-"""The offline service's protocol, over real HTTP: shapes, paging, errors; and that the in-process transport answers the same."""
+"""The offline service's protocol, over real HTTP: shapes, paging, errors; and that no reply differs without HTTP."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ async def test_text_search_has_the_services_shape(service):
 
 
 async def test_pages_follow_each_other_and_end_at_200(service):
-    replies = await ask(service, *(("/v5/place/text", {"keywords": "an", "page_size": "25", "page_num": str(n)}) for n in range(1, 11)))
+    page = {"keywords": "an", "page_size": "25"}
+    replies = await ask(service, *(("/v5/place/text", {**page, "page_num": str(n)}) for n in range(1, 11)))
     ids = [p["id"] for r in replies for p in r["pois"]]
     assert len(ids) == len(set(ids)) == 200
     assert [len(r["pois"]) for r in replies] == [25] * 8 + [0, 0]
@@ -115,7 +116,8 @@ async def test_transit_wants_the_citycodes_that_regeo_gives(service):
     ends = {"origin": WUHAN, "destination": XIAOGAN}
     right, name, missing = await ask(
         service, ("/v5/direction/transit/integrated", {**ends, "city1": component["citycode"], "city2": component["citycode"]}),
-        ("/v5/direction/transit/integrated", {**ends, "city1": "Wuhan", "city2": "Wuhan"}), ("/v5/direction/transit/integrated", ends))
+        ("/v5/direction/transit/integrated", {**ends, "city1": "Wuhan", "city2": "Wuhan"}),
+        ("/v5/direction/transit/integrated", ends))
     assert int(right["route"]["transits"][0]["cost"]["duration"]) > 0
     assert code(name) == ("0", "20000") and code(missing) == ("0", "20001")
 
@@ -128,7 +130,8 @@ async def test_geocoding_finds_an_address(service):
 
 @pytest.mark.parametrize("path, params, infocode", [
     ("/v5/place/text", {}, "20001"), ("/v5/place/text", {"keywords": "x" * 81}, "20000"),
-    ("/v5/place/text", {"keywords": "x", "page_size": "26"}, "20000"), ("/v5/place/text", {"keywords": "x", "page_num": "no"}, "20000"),
+    ("/v5/place/text", {"keywords": "x", "page_size": "26"}, "20000"),
+    ("/v5/place/text", {"keywords": "x", "page_num": "no"}, "20000"),
     ("/v5/place/around", {}, "20001"), ("/v5/place/around", {"location": "30.5,114.3"}, "20000"),
     ("/v5/place/around", {"location": "2.35,48.85"}, "20011"), ("/v5/place/around", {"location": "a,b"}, "20000"),
     ("/v5/place/detail", {}, "20001"), ("/v5/place/detail", {"id": "|".join("B1" for _ in range(11))}, "20000"),

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import random
 import re
+import shlex
+import subprocess
+import sys
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -58,7 +62,8 @@ def test_lab_trips_keep_their_promises(gazetteer, sets):
     for task in [*sets["lab"].train, *sets["lab"].test]:
         stops = stops_of(task)
         a = stops[0]
-        assert len(stops) == 3 and len({s["name"].casefold() for s in stops}) == 3 and {s["province"] for s in stops} == {a["province"]}
+        assert len(stops) == 3 and len({s["name"].casefold() for s in stops}) == 3
+        assert {s["province"] for s in stops} == {a["province"]}
         assert gazetteer.search(a["name"], limit=1)[0].location == a["location"]
         lng, lat = map(float, a["location"].split(","))
         for s in stops:
@@ -122,7 +127,8 @@ def test_a_gazetteer_too_small_is_refused_not_searched_for_ever():
     ("Aa, Bb, Cc and Aa", "names Aa 2 times"), ("Aa, Bb, Cc at 114.3,30.5", "coordinates"), ("Aa, Bbx, Cc", "names Bb 0 times"),
 ])
 def test_the_filter_checks_a_query_against_its_stops(query, says):
-    assert says in queries.problem_of(query, ["Aa", "Bb", "Cc"]) and bool(says) == bool(queries.problem_of(query, ["Aa", "Bb", "Cc"]))
+    problem = queries.problem_of(query, ["Aa", "Bb", "Cc"])
+    assert says in problem and bool(says) == bool(problem)
 
 
 def test_a_name_within_another_counts_for_itself():
@@ -142,16 +148,18 @@ def test_the_command_builds_checks_and_reports(tmp_path, capsys):
 def test_the_check_finds_what_is_wrong(tmp_path, capsys, gazetteer):
     split = task_set(gazetteer, "lab", 1, SMALL)
     t = split.train
+    lost = {**t[2].evidence, "reference": {**t[2].evidence["reference"], "origin": "100,30"}}
     broken = [
         msgspec.structs.replace(t[0], cls="plain" if t[0].cls == "ambiguous" else "ambiguous"),
         msgspec.structs.replace(t[1], data={**t[1].data, "query": "Drive somewhere."}),
-        msgspec.structs.replace(t[2], evidence={**t[2].evidence, "reference": {**t[2].evidence["reference"], "origin": "100,30"}}),
+        msgspec.structs.replace(t[2], evidence=lost),
         t[3], t[3], msgspec.structs.replace(split.test[0], id="leaked")]
     write_tasks(tmp_path / "train.jsonl", broken)
     write_tasks(tmp_path / "test.jsonl", split.test)
     assert data.main(["navigation", "--out", str(tmp_path), "--check"]) == 1
     said = capsys.readouterr().err
-    for what in ("plain search says otherwise", "names", "reference solution scores 0", "occurs 2 times", "is in train and in test"):
+    for what in ("plain search says otherwise", "names", "reference solution scores 0", "occurs 2 times",
+                 "is in train and in test"):
         assert what in said
 
 
@@ -164,7 +172,8 @@ def test_task_files_that_are_none_are_refused(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("words", [
-    ["navigation", "--endpoint", "http://127.0.0.1:1/v1"], ["navigation", "--split", "huge"], ["navigation", "--train", "-3"], [],
+    ["navigation", "--endpoint", "http://127.0.0.1:1/v1"], ["navigation", "--split", "huge"], ["navigation", "--train", "-3"],
+    [],
     ["navigation", "--endpoint", "http://127.0.0.1:1/v1", "--model", "m"],
 ])
 def test_wrong_usage_is_refused(words):
@@ -233,3 +242,15 @@ def test_a_dead_endpoint_ends_the_command_with_its_message(tmp_path, capsys, mon
     assert data.main([*words, "--endpoint", "http://127.0.0.1:9/v1", "--model", "m"]) == 2
     assert "the endpoint http://127.0.0.1:9/v1 did not answer" in capsys.readouterr().err
     assert not (tmp_path / "train.jsonl").exists()
+
+
+def test_the_commands_in_the_documentation_are_ones_that_the_programs_take():
+    text = (Path(data.__file__).parents[1] / "docs" / "navigation.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^python (.*)$", text, re.MULTILINE)
+    built = [shlex.split(c.removeprefix("launch/data.py ")) for c in commands if c.startswith("launch/data.py")]
+    assert len(built) == 4 and all(data.parse(words).command == "navigation" for words in built)
+    modules = [shlex.split(c)[1] for c in commands if c.startswith("-m ")]
+    assert modules == ["rti.envs.navigation.server", "rti.envs.navigation.build_gazetteer"]
+    for module in modules:
+        shown = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, timeout=60)
+        assert shown.returncode == 0 and "usage:" in shown.stdout

@@ -70,17 +70,21 @@ async def test_around_search_and_direction():
     (ToolCall(name="poi_search", arguments={"address": 3}), "'address' must be a string"),
     (ToolCall(name="poi_search", arguments={"address": "  "}), "'address' must have 1 to 80"),
     (ToolCall(name="poi_search", arguments={"address": "x" * 81}), "'address' must have 1 to 80"),
-    (ToolCall(name="poi_search", arguments={"address": "a", "city": "b"}), "unknown argument 'city'; poi_search takes address, region"),
+    (ToolCall(name="poi_search", arguments={"address": "a", "city": "b"}),
+     "unknown argument 'city'; poi_search takes address, region"),
     (ToolCall(name="around_search", arguments={"location": WUHAN, "radius": 50_001}), "'radius' must be 1 to 50000"),
     (ToolCall(name="around_search", arguments={"location": WUHAN, "radius": True}), "'radius' must be a number"),
     (ToolCall(name="around_search", arguments={"location": WUHAN, "radius": "nan"}), "'radius' must be a number"),
     (ToolCall(name="around_search", arguments={"location": "30.58333,114.26667", "radius": 10}), f"swapped; write '{WUHAN}'"),
-    (ToolCall(name="direction", arguments={"origin": "here", "destination": WUHAN, "mode": "driving"}), "'here' is not a coordinate"),
+    (ToolCall(name="direction", arguments={"origin": "here", "destination": WUHAN, "mode": "driving"}),
+     "'here' is not a coordinate"),
     (ToolCall(name="direction", arguments={"origin": "0,0", "destination": WUHAN, "mode": "driving"}), "outside China"),
-    (ToolCall(name="direction", arguments={"origin": WUHAN, "destination": XIAOGAN, "mode": "swim"}), "'mode' must be one of driving"),
+    (ToolCall(name="direction", arguments={"origin": WUHAN, "destination": XIAOGAN, "mode": "swim"}),
+     "'mode' must be one of driving"),
     (ToolCall(name="direction", arguments={"origin": WUHAN, "destination": XIAOGAN, "mode": "walking", "waypoints": [YICHANG]}),
      "only driving takes waypoints"),
-    (ToolCall(name="direction", arguments={"origin": WUHAN, "destination": XIAOGAN, "mode": "driving", "waypoints": [YICHANG] * 17}),
+    (ToolCall(name="direction", arguments={
+        "origin": WUHAN, "destination": XIAOGAN, "mode": "driving", "waypoints": [YICHANG] * 17}),
      "at most 16 waypoints; 17"),
     (ToolCall(name="direction", arguments={"origin": WUHAN, "destination": XIAOGAN, "mode": "driving", "waypoints": [1]}),
      "'waypoints' must be a list of strings"),
@@ -93,11 +97,13 @@ async def test_wrong_calls_are_answered_never_raised(call, says):
 
 
 json_values = st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
-                           lambda v: st.lists(v, max_size=3) | st.dictionaries(st.text(max_size=8), v, max_size=3), max_leaves=5)
+                           lambda v: st.lists(v, max_size=3) | st.dictionaries(st.text(max_size=8), v, max_size=3),
+                           max_leaves=5)
 argument_names = st.sampled_from([p for t in TOOLS for p in t.parameters["properties"]]) | st.text(max_size=8)
 
 
-@given(st.sampled_from([t.name for t in TOOLS]) | st.text(max_size=10), st.dictionaries(argument_names, json_values, max_size=5))
+@given(st.sampled_from([t.name for t in TOOLS]) | st.text(max_size=10),
+       st.dictionaries(argument_names, json_values, max_size=5))
 @settings(max_examples=150, deadline=None)
 def test_no_arguments_whatever_make_a_tool_raise(name, arguments):
     import asyncio
@@ -128,7 +134,8 @@ async def test_a_huge_error_is_cut_too():
 
 
 def test_a_real_services_address_is_shown_and_missing_fields_are_skipped():
-    poi = {"name": "黄鹤楼", "pname": "湖北省", "cityname": "武汉市", "adname": "武昌区", "address": "蛇山西山坡特1号", "location": "114.302,30.544"}
+    poi = {"name": "黄鹤楼", "pname": "湖北省", "cityname": "武汉市", "adname": "武昌区",
+           "address": "蛇山西山坡特1号", "location": "114.302,30.544"}
     reply = {"pois": [poi, {**poi, "address": [], "adname": [], "pname": []}, {**poi, "location": []}]}
     assert render.places(reply, 3, 5000).text == (
         "黄鹤楼, 湖北省 武汉市 武昌区 蛇山西山坡特1号 114.302,30.544\n黄鹤楼 114.302,30.544")
@@ -136,7 +143,8 @@ def test_a_real_services_address_is_shown_and_missing_fields_are_skipped():
 
 @pytest.mark.parametrize("route, says", [
     ({"paths": [{"distance": "123400", "cost": {"duration": "5700"}}]}, "ok 123 km, 95 min"),
-    ({"paths": [{"distance": "3440"}]}, "ok 3.4 km"), ({"transits": [{"distance": "20000", "cost": {"duration": "60"}}]}, "ok 20 km, 1 min"),
+    ({"paths": [{"distance": "3440"}]}, "ok 3.4 km"),
+    ({"transits": [{"distance": "20000", "cost": {"duration": "60"}}]}, "ok 20 km, 1 min"),
     ({"paths": []}, "error: the service found no route"),
 ])
 def test_a_route_is_one_short_line(route, says):

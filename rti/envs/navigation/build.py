@@ -82,9 +82,10 @@ async def check(directory: Path, say: Say = print) -> dict[str, Any]:
     problems += _problems_of_split(tasks.train, tasks.test)
     try:
         for which in ("train", "test"):
-            failed = await _failed_references(tasks, getattr(tasks, which))
+            members = getattr(tasks, which)
+            failed = await _failed_references(tasks, members)
             problems += [f"{task_id}: the reference solution scores 0" for task_id in failed]
-            say(f"{which}: {len(getattr(tasks, which)) - len(failed)} of {len(getattr(tasks, which))} reference solutions score 1")
+            say(f"{which}: {len(members) - len(failed)} of {len(members)} reference solutions score 1")
     finally:
         await tasks.close()
     if problems:

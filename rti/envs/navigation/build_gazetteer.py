@@ -52,7 +52,8 @@ def nearest(row: dict, rows: list[dict]) -> dict:
 def build_rows(places: list[dict]) -> list[dict]:
     rows = [{
         "id": int(p["geonameid"]), "name": romanised_name(p), "zh": chinese_name(p["alternatenames"]),
-        "code": p["admin1code"], "lng": round(p["longitude"], 6), "lat": round(p["latitude"], 6), "population": int(p["population"]),
+        "code": p["admin1code"], "lng": round(p["longitude"], 6), "lat": round(p["latitude"], 6),
+        "population": int(p["population"]),
     } for p in places]
     known = [r for r in rows if r["code"] in BY_CODE]
     for row in rows:

@@ -51,7 +51,8 @@ _AGENT = frozenset("20000 20001 20002 20011 20012 20800 20801 20802 20803".split
 
 AGENT_MESSAGES = {
     "20000": "invalid parameters", "20001": "a required parameter is missing", "20002": "illegal request",
-    "20011": "a coordinate is outside China", "20012": "the request holds illegal content", "20800": "the place is out of service",
+    "20011": "a coordinate is outside China", "20012": "the request holds illegal content",
+    "20800": "the place is out of service",
     "20801": "no road is near a coordinate", "20802": "no route was found",
     "20803": "the places are too far apart for this mode",
 }

@@ -8,7 +8,7 @@ answer and cannot be taken back. A reply without tool calls ends it too.
 from __future__ import annotations
 
 import asyncio
-from typing import Awaitable, Callable, Sequence
+from typing import Any, Awaitable, Callable, Mapping, Sequence
 
 from rti.envs.base import Outcome, StepResult, Task
 from rti.envs.navigation import reward
@@ -48,7 +48,7 @@ class NavigationEnvironment:
         self._counts = {"turns": 0, "tool_calls": 0, "tool_errors": 0, "no_match": 0, "direction_calls": 0}
 
     async def reset(self, task: Task, seed: int) -> list[Message]:
-        """The user's query, after a system message where the task asks for instructions. `seed` is not used: nothing is random."""
+        """The user's query, after a system message where the task asks for one. Nothing is random: `seed` is unused."""
         self._tools = await self._ready()
         self._begin(task)
         query = Message(role="user", content=task.data["query"])
@@ -74,7 +74,7 @@ class NavigationEnvironment:
                    for c, r in zip(message.tool_calls, results, strict=True)]
         return StepResult(messages=replies, done=bool(answers))
 
-    def _is_right(self, call: object) -> bool:
+    def _is_right(self, call: Mapping[str, Any]) -> bool:
         return reward.is_right(self._task.evidence, call) and reward.all_returned(call, self._returned)
 
     def _count(self, result: ToolResult) -> None:

@@ -167,7 +167,8 @@ class Gazetteer:
                 break
         return list(found.values())[:limit]
 
-    def around(self, lng: float, lat: float, radius_m: float, keyword: str = "", region: str = "", limit: int = 10) -> list[Hit]:
+    def around(self, lng: float, lat: float, radius_m: float, keyword: str = "", region: str = "",
+               limit: int = 10) -> list[Hit]:
         """Places within a radius, nearest first. A keyword keeps the places whose name contains it."""
         key = fold(keyword)
         hits = []

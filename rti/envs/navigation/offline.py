@@ -78,7 +78,8 @@ def _pair(text: str) -> tuple[float, float]:
 def _poi(place: Place, distance: float | None = None) -> Reply:
     province = BY_NAME[place.province]
     poi = {
-        "id": f"B{place.id:09d}", "name": place.name, "parent": "", "address": [], "location": f"{place.lng:.6f},{place.lat:.6f}",
+        "id": f"B{place.id:09d}", "name": place.name, "parent": "", "address": [],
+        "location": f"{place.lng:.6f},{place.lat:.6f}",
         "type": TYPE, "typecode": TYPECODE, "pname": place.province, "cityname": place.city, "adname": [],
         "pcode": province.adcode, "citycode": province.adcode[:4], "adcode": province.adcode,
     }

@@ -69,7 +69,8 @@ class Recording:
                 entry = json.loads(line)
                 self._replies.setdefault(entry["request"], entry["reply"])
             except (ValueError, KeyError, TypeError):
-                raise FatalEnvironmentError(f"line {number} of the recording {self.path} is damaged; mend: delete that line") from None
+                raise FatalEnvironmentError(f"line {number} of the recording {self.path} is damaged; mend: "
+                                            f"delete that line") from None
 
     def __len__(self) -> int:
         return len(self._replies)

@@ -48,7 +48,8 @@ class OfflineServer:
 
     async def _handle(self, request: web.Request) -> web.Response:
         reply = self._service.answer(request.path, request.query)
-        return web.Response(body=json.dumps(reply, ensure_ascii=False).encode(), content_type="application/json", charset="utf-8")
+        body = json.dumps(reply, ensure_ascii=False).encode()
+        return web.Response(body=body, content_type="application/json", charset="utf-8")
 
     async def stop(self) -> None:
         if self._runner is not None:

@@ -7,6 +7,7 @@ The client is made on first use in the loop that uses it, and made again where a
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 from pathlib import Path
 from typing import Sequence
@@ -42,7 +43,8 @@ def read_tasks(path: Path) -> list[Task]:
     try:
         lines = path.read_bytes().splitlines()
     except OSError as e:
-        raise TaskFileError(f"cannot read the task file {path}: {e.strerror}; mend: make it with launch/data.py navigation") from e
+        raise TaskFileError(f"cannot read the task file {path}: {e.strerror}; mend: make it with "
+                            f"launch/data.py navigation") from e
     tasks = []
     for number, line in enumerate(lines, 1):
         try:
@@ -86,6 +88,12 @@ async def _connect(config: NavigationConfig) -> _Backend:
     return _Backend(MapClient(HttpTransport(config.base_url or server.base_url), OFFLINE_KEY, recorder=recorder), server)
 
 
+@functools.lru_cache(maxsize=None)
+def _named(name: str) -> construction.TaskSplit:
+    """Made once a process: it takes about a second."""
+    return construction.task_set(Gazetteer.load(), name)
+
+
 class NavigationTaskSet:
     """See rti.envs.base.TaskSet."""
 
@@ -99,8 +107,8 @@ class NavigationTaskSet:
     @staticmethod
     def _load(name: str) -> tuple[list[Task], list[Task]]:
         if name in construction.DRAW:
-            split = construction.task_set(Gazetteer.load(), name)
-            return split.train, split.test
+            split = _named(name)
+            return list(split.train), list(split.test)
         directory = Path(name)
         if not directory.is_dir():
             raise TaskFileError(f"env.navigation.tasks is '{name}', neither {' nor '.join(construction.DRAW)} nor a directory; "

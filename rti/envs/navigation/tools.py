@@ -27,7 +27,8 @@ def _schema(name: str, description: str, required: Sequence[str], **properties: 
 
 
 TOOLS = (
-    _schema("poi_search", "Find a place by name. Returns places with province and coordinates, the best match first.", ["address"],
+    _schema("poi_search", "Find a place by name. Returns places with province and coordinates, the best match first.",
+            ["address"],
             address={"type": "string", "description": "name of the place"},
             region={"type": "string", "description": "province or city; only places there are returned"}),
     _schema("around_search", "Find places near a point, the nearest first.", ["location", "radius"],
@@ -40,7 +41,8 @@ TOOLS = (
             origin={"type": "string", "description": f"start, {_PAIR}"},
             destination={"type": "string", "description": f"end, {_PAIR}"},
             mode={"type": "string", "enum": list(MODES)},
-            waypoints={"type": "array", "items": {"type": "string"}, "description": f"stops between, each {_PAIR}; at most 16"}),
+            waypoints={"type": "array", "items": {"type": "string"},
+                       "description": f"stops between, each {_PAIR}; at most 16"}),
 )
 _BY_NAME = {t.name: t for t in TOOLS}
 
@@ -103,7 +105,8 @@ class NavigationTools:
         """The tool's reply. Raises EnvironmentFault or FatalEnvironmentError where the service itself fails."""
         if call.error:
             return self._error(call.error)
-        tool = {"poi_search": self._poi_search, "around_search": self._around_search, "direction": self._direction}.get(call.name)
+        tools = {"poi_search": self._poi_search, "around_search": self._around_search, "direction": self._direction}
+        tool = tools.get(call.name)
         if tool is None:
             return self._error(f"unknown tool '{call.name[:40]}'; the tools are {', '.join(_BY_NAME)}")
         try:
