@@ -18,7 +18,7 @@ from typing import Any, Callable, Collection, Mapping, Sequence
 from rti.config.load import check_resumable, dump, load_run_config
 from rti.config.schema import Config
 from rti.run import metrics, trajectories
-from rti.run.files import JsonLines, RecordError, read_json, read_lines, write_atomic, write_json
+from rti.run.files import JsonLines, RecordError, read_json, read_lines, remove_partial, write_atomic, write_json
 from rti.run.ledger import LedgerEntry, read_ledger, totals
 from rti.run.lock import LOCK, DirectoryLock
 from rti.run.tensorboard import TensorBoard
@@ -66,6 +66,8 @@ class RunDirectory:
                 check_resumable(load_run_config(path), config)
             else:
                 _refuse_foreign(path)
+            for part in (path, path / TRAJECTORIES, path / EVALUATIONS):
+                remove_partial(part)
             write_atomic(path / CONFIG, dump(config).encode())
             return cls(path, config, lock, resumed, clock)
         except BaseException:
@@ -108,13 +110,14 @@ class RunDirectory:
         for path in (self.path / EVALUATIONS).glob("step-*.json"):
             if int(path.stem.removeprefix("step-")) > step:
                 path.unlink()
+        if not self._ready:     # a run that is rewound while it runs has used the time all the same
+            self._wall_before = (kept[-1].get("time/wall_s") or 0.0) if kept else 0.0
+            self._began = self._clock()
         self.step, self._ready = step, True
-        self._wall_before = (kept[-1].get("time/wall_s") or 0.0) if kept else 0.0
-        self._began = self._clock()
         if self._board is not None:
             self._board.close()
             self._board = None
-        self._purge_step = step + 1
+        self._purge_step = step + 1 if (self.path / TENSORBOARD).is_dir() else None
         return self.ledger()
 
     def _check_reach(self, step: int, consumed: Collection[str] | None) -> None:
@@ -218,7 +221,7 @@ def summary(run: RunDirectory, *, before: Mapping[str, Any] | None, after: Mappi
 
 def _refuse_foreign(path: Path) -> None:
     """A new run writes only into a directory that is empty or was left by a run that never began."""
-    foreign = sorted(p.name for p in path.iterdir() if p.name not in (LOCK, METRICS, LEDGER))
+    foreign = sorted(p.name for p in path.iterdir() if p.name not in (LOCK, METRICS, LEDGER) and p.suffix != ".partial")
     if foreign:
         raise RecordError(f"{path} holds {', '.join(foreign[:3])} but no {CONFIG}: it is not a run's directory. Give another "
                           "name or run_dir, or empty it")

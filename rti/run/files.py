@@ -44,6 +44,12 @@ def write_atomic(path: Path, data: bytes) -> None:
     sync_directory(path.parent)
 
 
+def remove_partial(directory: Path) -> None:
+    """Remove what writes that were killed left in a directory."""
+    for path in directory.glob(".*.partial"):
+        path.unlink()
+
+
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
     handle = os.open(path, os.O_RDONLY)
@@ -91,8 +97,13 @@ class JsonLines:
 
     def append(self, *values: Any) -> None:
         data = memoryview(b"".join(msgspec.json.encode(v) + b"\n" for v in values))
-        while data:
-            data = data[os.write(self._handle, data):]
+        size = os.fstat(self._handle).st_size
+        try:
+            while data:
+                data = data[os.write(self._handle, data):]
+        except OSError:     # a full disk: what was written of it would garble the next line
+            os.ftruncate(self._handle, size)
+            raise
         os.fsync(self._handle)
 
     def cut(self, keep: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:

@@ -52,7 +52,8 @@ def run_step(run: RunDirectory, step: int) -> list[Group]:
     run.consume(entries)
     run.save_trajectories(step, groups)
     measured = group_metrics(groups, learner_version=version, weight_eps=run.config.intervention.weight_eps)
-    learner = {"learner/version": version + 1, "learner/grad_norm": 0.5, "policy/entropy": 1.25}
+    tokens = sum(m.n_agent_tokens for g in groups if g.teaches for m in g.members)
+    learner = {"learner/version": version + 1, "learner/grad_norm": 0.5, "policy/trained_tokens": tokens}
     run.log(step, {**measured, **ledger_metrics(entries), **learner})
     return groups
 

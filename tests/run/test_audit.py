@@ -213,10 +213,16 @@ def test_grpo_with_intervened_rollouts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["groups/consumed", "groups/trained", "groups/no_signal", "groups/voided", "groups/failed",
-                                 "groups/rescued", "reward/mean", "staleness/max"])
+                                 "groups/rescued", "reward/mean", "staleness/max", "policy/trained_tokens"])
 def test_a_metric_that_the_ledger_contradicts(run: Path, key: str) -> None:
     edit_lines(run / "metrics.jsonl", lambda lines: lines[1].update({key: lines[1][key] + 1}))
     expect(run, "metrics-agree", "metrics.jsonl:2", key)
+
+
+def test_tokens_that_the_learner_says_it_left_out_are_no_breach(run: Path) -> None:
+    changes = {"policy/trained_tokens": 60, "learner/nonfinite_tokens": 12}
+    edit_lines(run / "metrics.jsonl", lambda lines: lines[1].update(changes))
+    assert main([str(run)]) == 0
 
 
 def test_a_metric_that_is_missing(run: Path) -> None:

@@ -230,6 +230,19 @@ def test_the_time_a_run_stood_still_is_not_counted(tmp_path: Path) -> None:
     assert lines(tmp_path / "metrics.jsonl")[1]["time/wall_s"] == 8.0
 
 
+def test_a_run_that_is_rewound_while_it_runs_has_used_the_time(tmp_path: Path) -> None:
+    now = [0.0]
+    with RunDirectory.open(tmp_path, make_config(), clock=lambda: now[0]) as run:
+        for step in (1, 2, 3):
+            now[0] += 5.0
+            run_step(run, step)
+        run.rewind_to(1)
+        assert run.wall_s == 15.0
+        run_step(run, 2)
+    assert [line["step"] for line in lines(tmp_path / "metrics.jsonl")] == [1, 2]
+    assert [step for step, _ in read_scalars(tmp_path / "tensorboard")["reward/mean"]] == [1, 2]
+
+
 def test_torn_tails_are_cut_and_kept_entries_survive(tmp_path: Path) -> None:
     make_run(tmp_path, 2)
     for name in ("ledger.jsonl", "metrics.jsonl"):
@@ -309,6 +322,27 @@ def test_json_lines_keep_what_others_appended(tmp_path: Path) -> None:
     file.append({"n": 3})
     file.close()
     assert (tmp_path / "a.jsonl").read_text() == '{"n":2}\n{"n":3}\n'
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
+    code = ("import resource, sys; from pathlib import Path; from rti.run.files import JsonLines\n"
+            "file = JsonLines(Path(sys.argv[1])); file.append({'n': 1})\n"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))\n"
+            "try: file.append({'long': 'x' * 200})\n"
+            "except OSError: pass\n"
+            "else: raise SystemExit('it was written')\n"
+            "file.append({'n': 2})")
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.jsonl")], check=True)
+    assert (tmp_path / "a.jsonl").read_text() == '{"n":1}\n{"n":2}\n'
+
+
+def test_what_killed_writes_left_is_removed(tmp_path: Path) -> None:
+    make_run(tmp_path, 1)
+    left = [tmp_path / ".summary.json.1.partial", tmp_path / "trajectories/.step-000002.rti.1.partial"]
+    for path in left:
+        path.write_text("half")
+    with RunDirectory.open(tmp_path, make_config()):
+        assert not any(path.exists() for path in left)
 
 
 def test_a_truncated_trajectory_file_gives_the_groups_before_the_cut_and_the_offset(tmp_path: Path) -> None:

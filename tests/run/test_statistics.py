@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -228,13 +226,3 @@ def test_the_learners_keys_are_in_the_table() -> None:
     prefixes = "|".join(sorted({m.key.partition("/")[0] for m in metrics.METRICS if "/" in m.key}))
     used = set(re.findall(rf'"((?:{prefixes})/[\w@^/]+)"', source))
     assert {k for k in used if not metrics.is_known(k)} == set()
-
-
-def test_the_docs_hold_the_table_as_it_is() -> None:
-    text = (ROOT / "docs" / "records.md").read_text()
-    assert metrics.markdown() in text, "run: python -m rti.run.metrics --write"
-
-
-def test_the_table_is_printed() -> None:
-    done = subprocess.run([sys.executable, "-m", "rti.run.metrics"], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == metrics.markdown()
