@@ -56,6 +56,7 @@ def to_ascii(text: str) -> str:
     return "".join(c for c in text if c.isascii()).strip()
 
 
+@functools.lru_cache(maxsize=65_536)
 def fold(text: str) -> str:
     """What names are compared by: no accents, no case, single spaces. Chinese characters stay."""
     text = unicodedata.normalize("NFKD", text.translate(_PUNCTUATION))

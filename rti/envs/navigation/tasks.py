@@ -77,7 +77,8 @@ class _Candidates:
 
     @staticmethod
     def suits(start: Place, place: Place) -> bool:
-        return place.province == start.province and fold(place.name) != fold(start.name) and place.location != start.location
+        apart = (place.lng, place.lat) != (start.lng, start.lat)
+        return apart and place.province == start.province and fold(place.name) != fold(start.name)
 
 
 @functools.lru_cache(maxsize=8)
@@ -115,7 +116,7 @@ def _distinct(rng: random.Random, places: Sequence[Place], count: int) -> list[P
     for place in rng.sample(places, len(places)):
         if len(chosen) == count:
             break
-        if all(fold(place.name) != fold(c.name) and place.location != c.location for c in chosen):
+        if all(fold(place.name) != fold(c.name) and (place.lng, place.lat) != (c.lng, c.lat) for c in chosen):
             chosen.append(place)
     return chosen
 
