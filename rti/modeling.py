@@ -146,8 +146,10 @@ def varlen_attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Te
     if q_len != kv_len:
         out = _causal(query, key, value, scaling, dropout, sliding_window)
         return out.transpose(1, 2).contiguous(), None
-    parts = [_causal(query[:, :, a:b], key[:, :, a:b], value[:, :, a:b], scaling, dropout, sliding_window)
-             for a, b in zip(segment_bounds, segment_bounds[1:])]
+    sizes = [b - a for a, b in zip(segment_bounds, segment_bounds[1:])]
+    # split, not slices: the backward pass of a slice fills a whole row with zeros, once for every segment.
+    parts = [_causal(q, k, v, scaling, dropout, sliding_window)
+             for q, k, v in zip(query.split(sizes, 2), key.split(sizes, 2), value.split(sizes, 2))]
     return torch.cat(parts, 2).transpose(1, 2).contiguous(), None
 
 
