@@ -97,7 +97,7 @@ def test_implementations_of_one_protocol_do_not_import_each_other(package):
     assert not missing, f"IMPLEMENTATIONS names {missing}, which do not exist"
     for name in names:
         for module in (m for m in MODULES if m == name or m.startswith(name + ".")):
-            others = [i for i in own(imports(MODULES[module])) for o in names if o != name and (i == o or i.startswith(o + "."))]
+            others = [i for i in own(imports(MODULES[module])) for o in names if o != name and f"{i}.".startswith(f"{o}.")]
             assert not others, f"{module} imports {others}"
 
 

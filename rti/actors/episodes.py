@@ -32,7 +32,8 @@ class EpisodeRunner:
 
     async def run(self, pool: Runs, order: Order) -> list[Trajectory]:
         """The trajectories of an order in member order. Raises RetriesExhausted, or what ends the run."""
-        book = RetryBook(self._retries, f"{'intervened ' if order.intervened else ''}group {order.group_id} (task {order.task_id})")
+        kind = "intervened group" if order.intervened else "group"
+        book = RetryBook(self._retries, f"{kind} {order.group_id} (task {order.task_id})")
         done: dict[str, Trajectory] = {}
         ids = dict(zip(order.ids(), order.members))
         while missing := {m for id, m in ids.items() if id not in done}:

@@ -41,8 +41,8 @@ def policy_in(path: str) -> Path:
         return newest / "hf"
     problem = problem_of(given)
     if problem is not None:
-        raise ConfigError(f"--checkpoint {path}: neither a Hugging Face directory, nor a run's directory, nor a whole checkpoint "
-                          f"({problem})")
+        raise ConfigError(f"--checkpoint {path}: neither a Hugging Face directory, nor a run's directory, "
+                          f"nor a whole checkpoint ({problem})")
     return given / "hf"
 
 

@@ -148,7 +148,7 @@ class RemoteEngine:
                 now = self._clock()
                 deadline = now + self._patience_s if deadline is None else deadline
                 if now > deadline:
-                    raise EngineError(f"no generator has answered for {self._patience_s:g} s; the last word was: {loss}") from None
+                    raise EngineError(f"no generator answered for {self._patience_s:g} s; the last word was: {loss}") from None
                 self._shunned[index] = now + 1.0
             finally:
                 self._load[index] -= 1

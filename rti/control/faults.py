@@ -1,4 +1,4 @@
-"""What may happen to an actor, as the control plane sees it. rti.actors.cluster translates Ray's errors into these, in one place.
+"""What may happen to an actor, as the control plane sees it. rti.actors.cluster alone translates Ray's errors into these.
 
 A loss is survived: the work is run again. A gone actor, or one that failed by a fault of the program, ends the run with its
 message. Nothing here knows Ray, so that fakes raise the same errors in tests and in the simulation.

@@ -31,7 +31,7 @@ _TABLE = {
 
 
 def use_of(ending: Ending, train_truncated: bool = True) -> Use:
-    """The truth table. With `train_truncated` False an episode cut by a length limit counts as a failure, but teaches nothing."""
+    """The truth table. With `train_truncated` False an episode cut by a length limit is a failure, but teaches nothing."""
     use = _TABLE[ending]
     if ending is Ending.TRUNCATED and not train_truncated:
         return use._replace(trained=False)
@@ -60,5 +60,6 @@ class RetryBook:
         for member in members:
             if self._losses[member] > self._retries:
                 raise RetriesExhausted(
-                    f"{self._what}: episode {member} was lost {self._losses[member]} times, the last time because of: {reason}. "
+                    f"{self._what}: episode {member} was lost {self._losses[member]} times, "
+                    f"the last time because of: {reason}. "
                     f"It may run again {self._retries} times (rollout.retries); mend the cause, or raise the limit")

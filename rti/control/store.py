@@ -99,8 +99,8 @@ class GroupStore:
         return gone
 
     def resume(self, step: int, version: int) -> list[Facts]:
-        """Go back to the checkpoint of `step`, whose weights are `version`: what later steps consumed is forgotten (those groups
-        run again), and groups with tokens of later versions go, because those weights never were in this run's past."""
+        """Go back to the checkpoint of `step`, whose weights are `version`: what later steps consumed is forgotten (those
+        groups run again), and groups with tokens of later versions go, because those weights never were in this run's past."""
         self._table.rewind(step)
         facts = [Facts.of(self._records[g].meta) for g in self._table.live]
         self._forget(self._table.void(f.group_id for f in facts if f.newest_version > version))

@@ -94,7 +94,8 @@ class ChatEndpoint:
         if status in _RETRIED:
             raise _Retry(f"status {status}: {said}", _retry_after(response.headers.get("retry-after", "")))
         if status in (401, 403):
-            key = f"the key in environment variable {self.key_env}" if self.key_env else "a request without a key (key_env is empty)"
+            key = (f"the key in environment variable {self.key_env}" if self.key_env
+                   else "a request without a key (key_env is empty)")
             raise EndpointRefused(f"the endpoint {self.base_url} refused {key} (status {status}): {said}")
         if any(mark in said.lower() for mark in _TOO_LONG):
             raise PromptTooLong(f"the prompt does not fit the context of {self.model} at {self.base_url}: {said}")

@@ -1,4 +1,4 @@
-"""The lab policy's tokenizer: byte-level BPE trained on place names, with the JSON skeletons of turns and roles as single tokens.
+"""The lab policy's tokenizer: byte-level BPE trained on place names, the JSON skeletons of turns and roles as single tokens.
 
 Digits come in groups of at most two, counted from the left, so that a coordinate always has the same tokens wherever it
 stands and can be copied. Names are those of the gazetteer's *training* part only.

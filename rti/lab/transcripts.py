@@ -235,4 +235,5 @@ class Desk:
                 return e.drive([s["location"] for s in e.stops])
             return self._drive_somehow(e)
         others = [p for p in PROVINCE_NAMES if p not in json.dumps([m.content for m in e.history])]
-        return search_turn(LOOK_AGAIN, [(c.arguments.get("address", ""), self.rng.choice(others)) for c in correction.tool_calls])
+        calls = [(c.arguments.get("address", ""), self.rng.choice(others)) for c in correction.tool_calls]
+        return search_turn(LOOK_AGAIN, calls)

@@ -1,4 +1,4 @@
-"""Where the lab policy's transcripts happen: the real navigation environment without HTTP, and fresh trips of the training part."""
+"""Where the lab policy's transcripts happen: the navigation environment without HTTP, and fresh trips of the training part."""
 
 from __future__ import annotations
 

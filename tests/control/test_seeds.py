@@ -16,12 +16,14 @@ def test_a_seed_is_the_documented_hash_and_so_the_same_on_every_machine():
 
 
 def test_seeds_fit_63_bits_and_differ_by_every_part():
-    seeds = {derive(s, kind, e, p, m) for s in (0, 1, -1) for kind in ("a", "b") for e in range(5) for p in range(20) for m in range(8)}
+    seeds = {derive(s, kind, e, p, m)
+             for s in (0, 1, -1) for kind in ("a", "b") for e in range(5) for p in range(20) for m in range(8)}
     assert len(seeds) == 3 * 2 * 5 * 20 * 8
     assert all(0 <= s < 2**63 for s in seeds)
 
 
-@pytest.mark.parametrize("one, other", [((0, "a", "bc"), (0, "ab", "c")), ((0, 1), (0, "1")), ((0, 1, 2), (0, 12)), ((0,), (0, ""))])
+@pytest.mark.parametrize("one, other", [
+    ((0, "a", "bc"), (0, "ab", "c")), ((0, 1), (0, "1")), ((0, 1, 2), (0, 12)), ((0,), (0, ""))])
 def test_names_that_look_alike_are_kept_apart(one, other):
     assert derive(*one) != derive(*other)
 

@@ -19,7 +19,8 @@ from tests.mas.scripted import ScriptedEngine, byte_chat, say
 A, B, C, NAMESAKE = "87.1,43.2", "87.3,43.4", "87.5,43.6", "110.5,25.3"
 EVIDENCE = {
     "order_level": 4, "reference": {"origin": A, "waypoints": [B], "destination": C},
-    "stops": [{"name": n, "province": "Xinjiang", "location": at} for n, at in (("Xindian", A), ("Dongshan", B), ("Beishan", C))],
+    "stops": [{"name": n, "province": "Xinjiang", "location": at}
+              for n, at in (("Xindian", A), ("Dongshan", B), ("Beishan", C))],
 }
 USER = Message(role="user", content="Drive from Xindian via Dongshan to Beishan.")
 
