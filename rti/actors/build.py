@@ -32,6 +32,7 @@ class Parts:
     buffer: BufferActor | None = None
     learner: LearnerGroup | None = None
     tasks: TaskIndex | None = None
+    intervenes: bool = False
 
     def fleet(self) -> Fleet:
         return Fleet(self.generators)
@@ -70,6 +71,7 @@ async def build(cluster: Cluster, config: Config, run_dir: Path | None) -> Parts
         clients |= {c.name: c for c in (*parts.interveners, parts.buffer)} | parts.learner.place()
     answers = await cluster.wait(clients)
     parts.tasks = answers[parts.workers[0].name]
+    parts.intervenes = training and answers["learner-0"].intervenes
     return parts
 
 

@@ -114,13 +114,14 @@ class Controller:
     async def run(self, checkpoint: Path | None) -> bool:
         """Train to the last step, from a checkpoint or from the start. False where it was stopped before."""
         self._failure = asyncio.get_running_loop().create_future()
-        tending = self._background(self._actors.generators.tend())
+        watching = [self._background(self._actors.generators.tend()), self._background(self._meter.watch())]
         try:
             return await self._run_to_the_end(checkpoint)
         finally:
-            tending.cancel()
+            for task in watching:
+                task.cancel()
             await self._cancel_groups()
-            await asyncio.gather(tending, return_exceptions=True)
+            await asyncio.gather(*watching, return_exceptions=True)
             if self._failure.done():
                 self._failure.exception()       # seen, so that asyncio does not report it once more
 
@@ -163,6 +164,8 @@ class Controller:
         if self.plan.step == 0 and self._config.evaluation.before and self._run.evaluation(0) is None:
             await self._evaluate(0)
         while not self.plan.finished:
+            if self._stop.is_set():
+                raise Stopped
             await self._sweep()
             self._admit()
             await self._step(await self._next_batch())

@@ -12,6 +12,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import ray
 
 from rti.actors.cluster import ActorClient, Cluster, Need
@@ -25,6 +26,13 @@ from rti.trajectory import Group, decode
 log = logging.getLogger(__name__)
 
 
+class LearnerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What the controller needs to know of the algorithm, which only the learner loads (it needs torch)."""
+
+    intervenes: bool
+    pid: int
+
+
 class LearnerRank:
     """The actor: rti.learner.learner.Learner behind calls that Ray can carry. Not async: one call at a time."""
 
@@ -32,11 +40,13 @@ class LearnerRank:
         self._config, self._rank, self._world_size, self._init_method = config, rank, world_size, init_method
         self._learner: Any = None
 
-    def ready(self) -> int:
+    def ready(self) -> LearnerInfo:
         """Placed, with what takes long to import behind it."""
         import rti.learner.learner  # noqa: F401
+        from rti.algos import load_algorithm
 
-        return os.getpid()
+        algorithm = load_algorithm(self._config.algo, self._config.intervention, self._config.rollout.train_truncated)
+        return LearnerInfo(intervenes=algorithm.intervenes, pid=os.getpid())
 
     def start(self, checkpoint: str | None) -> tuple[int, dict[str, Any] | None]:
         from rti.learner.learner import Learner

@@ -20,7 +20,6 @@ from rti.actors.cluster import Cluster
 from rti.actors.controller import Actors, Controller
 from rti.actors.measure import Meter, tree_gb
 from rti.actors.pool import Pool
-from rti.algos import load_algorithm
 from rti.config.keys import ConfigError
 from rti.config.schema import Config
 from rti.evaluation import table
@@ -79,7 +78,6 @@ def _place(config: Config, resume: str) -> tuple[Config, Path | None]:
 
 async def _train(config: Config, run: RunDirectory, checkpoint: Path | None, progress: Progress) -> bool:
     stopper = Stopper()
-    algorithm = load_algorithm(config.algo, config.intervention, config.rollout.train_truncated)
     progress.stage("starting Ray")
     cluster = await asyncio.to_thread(Cluster.connect, config.ray, cpus_of(config, training=True))
     try:
@@ -89,8 +87,7 @@ async def _train(config: Config, run: RunDirectory, checkpoint: Path | None, pro
             if parts is None:
                 return False
             meter = Meter(memory=tree_gb)
-            controller = Controller(config, _actors(parts), parts.tasks, run, progress, intervenes=algorithm.intervenes,
-                                    meter=meter)
+            controller = Controller(config, _actors(parts), parts.tasks, run, progress, intervenes=parts.intervenes, meter=meter)
             stopper.then(controller.stop)
             finished = await controller.run(checkpoint)
         if finished:

@@ -109,6 +109,7 @@ class Plan:
         return admitted
 
     def _unseen(self) -> int:
+        self._next = max(self._next, self._frontier)
         while self._next in self._done or self._next in self._entries:
             self._next += 1
         self._next += 1
