@@ -8,9 +8,9 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 HELP_RESUME = """auto (default): go on with the run in the run directory from its newest whole checkpoint, or begin one where
-there is none; a changed configuration is refused unless the key is changeable (docs/configuration.md). never: begin anew; an earlier
-run in the directory is moved aside to NAME.1, NAME.2, ... PATH: go on from this checkpoint of the run (later steps are dropped
-from its records), or with the run of this directory."""
+there is none; a changed configuration is refused unless the key is changeable (docs/configuration.md). never: begin anew; an
+earlier run in the directory is moved aside to NAME.1, NAME.2, ... PATH: go on from this checkpoint of the run (later steps
+are dropped from its records), or with the run of this directory."""
 
 
 def main() -> int:
