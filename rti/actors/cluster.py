@@ -186,7 +186,8 @@ class Cluster:
         total = Need(sum(n.cpus for n in self._needs.values()), sum(n.gpus for n in self._needs.values()))
         return (f"{name} did not start within {self.config.start_timeout_s:g} s (ray.start_timeout_s). It asks for "
                 f"{_words(need)}, all actors of the run together for {_words(total)}; the cluster has "
-                f"{has.get('CPU', 0):g} CPUs and {has.get('GPU', 0):g} GPUs, of which {free.get('CPU', 0):g} and {free.get('GPU', 0):g} are free. "
+                f"{has.get('CPU', 0):g} CPUs and {has.get('GPU', 0):g} GPUs, "
+                f"of which {free.get('CPU', 0):g} and {free.get('GPU', 0):g} are free. "
                 "Add nodes, lower the counts (generators.replicas, learner.world_size, env_workers.count, interveners) or "
                 f"their cpus, or raise the limit; what the actors wrote is in {log_directory()}")
 
