@@ -4,6 +4,7 @@ Imports are read from the source, also those inside functions, so that nothing n
 """
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -41,6 +42,7 @@ def module_of(path):
 MODULES = {module_of(p): p for p in sources("rti", "launch")}
 
 
+@functools.cache
 def imports(path):
     """Dotted names that a file imports; `from a import b` gives a.b where that is a module of ours, else a."""
     found = set()

@@ -142,11 +142,16 @@ def _unpack(archive: Path, place: Path) -> None:
         partial.replace(place)
 
 
+@pytest.fixture(scope="session")
+def qwen3(qwen3_dir):
+    return load_chat_format("auto", qwen3_dir)
+
+
 @pytest.fixture(scope="session", params=["qwen3", *TEMPLATES])
 def chat(request, tokenizer_dir):
     """Every chat format that takes its template from the tokenizer."""
     if request.param == "qwen3":
-        return load_chat_format("auto", request.getfixturevalue("qwen3_dir"))
+        return request.getfixturevalue("qwen3")
     return load_chat_format("auto", tokenizer_dir(request.param))
 
 

@@ -2,14 +2,13 @@
 
 import pytest
 
-from rti.chat import load_chat_format
 from rti.chat.hermes import HermesChatFormat
 from rti.trajectory import Message, ToolCall
 
 
-@pytest.fixture(scope="module")
-def chat(qwen3_dir):
-    return load_chat_format("auto", qwen3_dir)
+@pytest.fixture
+def chat(qwen3):
+    return qwen3
 
 
 def test_qwen3_takes_the_hermes_format(chat):
@@ -33,12 +32,10 @@ def test_tool_replies_come_in_one_user_turn(chat):
                                  "\n<tool_response>\nb\n</tool_response><|im_end|>\n<|im_start|>assistant\n")
 
 
-def test_the_rendered_prompt_is_the_tokenizers_own(chat, qwen3_dir, tools):
-    from transformers import AutoTokenizer
-    tokenizer = AutoTokenizer.from_pretrained(qwen3_dir)
+def test_the_rendered_prompt_is_the_tokenizers_own(chat, tools):
     offered = [{"type": "function", "function": {"name": t.name, "description": t.description, "parameters": t.parameters}}
                for t in tools]
-    expected = tokenizer.apply_chat_template(
+    expected = chat._tokenizer.apply_chat_template(
         [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Find 北京."}], tools=offered,
         tokenize=True, add_generation_prompt=True, return_dict=False)
     rendered = chat.render([Message(role="system", content="Be brief."), Message(role="user", content="Find 北京.")], tools)

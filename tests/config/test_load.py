@@ -186,7 +186,7 @@ def test_a_written_configuration_is_spelled_as_a_user_writes_it():
     assert tree["async"] == {"max_staleness": 0} and "class" in tree["env"]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(name=st.text(st.characters(codec="utf-8", exclude_characters="/\0${"), min_size=1), lr=st.floats(0, 1),
        steps=st.integers(0, 10**9), flag=st.booleans())
 def test_any_values_survive_writing_and_reading(tmp_path_factory, name, lr, steps, flag):
