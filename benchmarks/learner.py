@@ -1,8 +1,9 @@
 """A packed optimiser step against a padded one on the same samples: `python benchmarks/learner.py [--trajectories 64] ...`
 
-Prints one JSON object. Both sides have the same model, weights, loss, token budget a micro-batch, optimiser, and compute logits for
-trained positions only, so that the ratio is that of packing alone. The padded side pads each micro-batch to its longest sample, samples
-in the order given; `padded_sorted_tok_s` sorts them by length first, the best that padding can do. Tokens counted are those of the samples.
+Prints one JSON object. Both sides have the same model, weights, loss, token budget a micro-batch, optimiser, and compute
+logits for trained positions only, so that the ratio is that of packing alone. The padded side pads each micro-batch to its
+longest sample, samples in the order given; `padded_sorted_tok_s` sorts them by length first, the best that padding can do.
+Tokens counted are those of the samples.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def make_groups(trajectories: int, mean_tokens: int, max_tokens: int, group_size
         members = []
         for i in range(group_size):
             n = int(np.clip(rng.lognormal(np.log(mean_tokens), 0.5), 40, max_tokens))
-            sources = np.where((np.arange(n) >= 30) & (np.arange(n) // 25 % 2 == 1), Source.POLICY, Source.CONTEXT).astype(np.uint8)
+            spoken = (np.arange(n) >= 30) & (np.arange(n) // 25 % 2 == 1)
+            sources = np.where(spoken, Source.POLICY, Source.CONTEXT).astype(np.uint8)
             agent = sources != Source.CONTEXT
             sample = Sample(
                 token_ids=rng.integers(0, VOCAB, n).astype(np.int32), sources=sources,
@@ -94,7 +96,8 @@ class PaddedStep:
                 ids[i, :len(s.inputs)], mask[i, :len(s.inputs)] = s.inputs, 1
             slots, real = slots + mask.size, real + int(mask.sum())
             inputs, tokens = self.learner._to_device(collate(batch))
-            select = torch.from_numpy(np.concatenate([s.select + i * width for i, s in enumerate(batch)])).to(self.learner.device)
+            select = torch.from_numpy(np.concatenate([s.select + i * width for i, s in enumerate(batch)]))
+            select = select.to(self.learner.device)
             hidden = self.model.base_model(
                 input_ids=torch.from_numpy(ids).to(self.learner.device), use_cache=False,
                 attention_mask=torch.from_numpy(mask).to(self.learner.device)).last_hidden_state.flatten(0, 1)
@@ -129,7 +132,8 @@ def main() -> None:
 def measure(config: Config, learner: Learner, groups: list[Group], repeats: int) -> dict[str, float]:
     budget = config.learner.pack_tokens
     padded, ordered = PaddedStep(config, learner, budget, False), PaddedStep(config, learner, budget, True)
-    ways = {"packed": lambda: learner.step(groups, 0), "padded": lambda: padded(groups), "padded_sorted": lambda: ordered(groups)}
+    ways = {"packed": lambda: learner.step(groups, 0), "padded": lambda: padded(groups),
+            "padded_sorted": lambda: ordered(groups)}
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for repeat in range(repeats + 1):
         for name, way in ways.items():      # taken in turns, so that another load on the machine hits all alike

@@ -139,7 +139,8 @@ class Controller:
                 log.warning("the learner is lost: %s", loss)
                 await self._cancel_groups()
                 checkpoint = await asyncio.to_thread(newest_whole, self._run.checkpoints)
-                self._progress.note(f"the learner is lost ({loss}); going on from {checkpoint.name if checkpoint else 'the start'}")
+                start = checkpoint.name if checkpoint else "the start"
+                self._progress.note(f"the learner is lost ({loss}); going on from {start}")
 
     async def _begin(self, checkpoint: Path | None) -> None:
         """Everything as the checkpoint left it: learner, plan, buffer, records, generators."""
@@ -189,8 +190,8 @@ class Controller:
             await self._save()
             await self._actors.learner.wait_saved()
         except LearnerLost as loss:
-            raise RuntimeError(f"stopped, but the last steps could not be saved: {loss}. A resume goes on from the newest whole "
-                               f"checkpoint in {self._run.checkpoints}") from loss
+            raise RuntimeError(f"stopped, but the last steps could not be saved: {loss}. A resume goes on from the newest "
+                               f"whole checkpoint in {self._run.checkpoints}") from loss
 
     # --- groups --------------------------------------------------------------------------------------------------
     def _admit(self) -> None:

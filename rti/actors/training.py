@@ -38,8 +38,8 @@ def train(config: Config, resume: str = "auto") -> int:
         checkpoint = wanted or (newest_whole(run.checkpoints) if run.resumed else None)
         done = step_of(checkpoint) if checkpoint else 0
         if wanted is None and done >= config.steps and (run_dir / SUMMARY).is_file():
-            print(f"{run_dir} is complete: {done} steps. --resume never begins anew (this run is moved aside); a larger steps=N "
-                  "goes on with it.\n" + _report(run_dir))
+            print(f"{run_dir} is complete: {done} steps. --resume never begins anew (this run is moved aside); a larger "
+                  "steps=N goes on with it.\n" + _report(run_dir))
             return 0
         with open_progress(config.steps, done=done) as progress:
             finished = asyncio.run(_train(config, run, checkpoint, progress))
@@ -61,7 +61,7 @@ def _place(config: Config, resume: str) -> tuple[Config, Path | None]:
     if is_run(path):
         run_dir, checkpoint = path, newest_whole(path / "checkpoints")
         if checkpoint is None:
-            raise ConfigError(f"--resume {resume}: that run has no whole checkpoint; --resume auto begins it anew from its start")
+            raise ConfigError(f"--resume {resume}: that run has no whole checkpoint; --resume auto begins it anew")
     else:
         run_dir, checkpoint = path.parent.parent, path
         problem = problem_of(path)
@@ -87,7 +87,8 @@ async def _train(config: Config, run: RunDirectory, checkpoint: Path | None, pro
             if parts is None:
                 return False
             meter = Meter(memory=tree_gb)
-            controller = Controller(config, _actors(parts), parts.tasks, run, progress, intervenes=parts.intervenes, meter=meter)
+            controller = Controller(config, _actors(parts), parts.tasks, run, progress, intervenes=parts.intervenes,
+                                    meter=meter)
             stopper.then(controller.stop)
             finished = await controller.run(checkpoint)
         if finished:
@@ -152,7 +153,7 @@ def _report(run_dir: Path) -> str:
     """What a person wants to see at the end."""
     result = json.loads((run_dir / SUMMARY).read_text())
     lines = [table(result["before"], result["after"]), "",
-             f"{result['steps']} steps, {result['groups_failed']} groups failed, {result['groups_rescued']} of them were rescued; "
-             f"{result['wall_s']:.0f} s, {result['peak_gb']:.1f} GB",
+             f"{result['steps']} steps, {result['groups_failed']} groups failed, {result['groups_rescued']} of them were "
+             f"rescued; {result['wall_s']:.0f} s, {result['peak_gb']:.1f} GB",
              f"records: {run_dir}    plots: tensorboard --logdir {run_dir / 'tensorboard'}"]
     return "\n".join(lines)
