@@ -1,0 +1,28 @@
+"""Inference engines behind one small protocol (base.Engine), and `load_engine`, which makes the configured one.
+
+Importing this package imports neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rti.engines.base import Engine
+
+if TYPE_CHECKING:
+    from rti.config.schema import GeneratorsConfig, ModelConfig
+
+
+def load_engine(model: ModelConfig, generators: GeneratorsConfig, *, max_context: int = 0, version: int = 0) -> Engine:
+    """The engine of `generators.engine` over `model.path`. `max_context` 0 is the model's own limit: it must hold the longest
+    prompt and reply, those of the intervention roles included. Sets the process's number of torch threads."""
+    if generators.engine != "torch":
+        raise ValueError(f"unknown engine generators.engine={generators.engine!r}; this build has: torch")
+    import os
+
+    from rti.engines.torch_engine import TorchEngine
+    from rti.modeling import load_model
+
+    threads = generators.threads or os.cpu_count() or 1
+    return TorchEngine(load_model(model.path, model.dtype, generators.device, "sdpa"), version=version, threads=threads,
+                       max_concurrency=generators.concurrency, max_context=max_context)
