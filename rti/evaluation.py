@@ -146,6 +146,7 @@ def table(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> 
     by = [(f"  {_clip(cls)} ({_count(first['by'][cls]['n_tasks'], 'task')})",
            [(s["by"][cls]["p@1"], s["by"][cls]["ci"]["p@1"]) if cls in s["by"] else (None, None) for s in sides.values()])
           for cls in first["by"]]
+    rows = [(label, cells) for label, cells in rows if any(value is not None for value, _ in cells) or label == "p@1"]
     width = max(len(label) for label, _ in rows + by) + 2
     size = f"{_count(first['n_tasks'], 'task')}, {_count(first['samples'], 'sample')} each"
     lines = [f"{size}; percent, with 95 % intervals over tasks", "",

@@ -41,20 +41,24 @@ def open_progress(total_steps: int, *, done: int = 0, stream: TextIO | None = No
 
 
 class Eta:
-    """Time left, from the mean pace of the last `window` steps that this process did."""
+    """Time left, from the mean of the last `window` steps that this process did."""
 
     def __init__(self, total: int, done: int, clock: Clock, window: int = 20):
-        self._total, self._clock, self._window = total, clock, window
-        self._marks = [(done, clock())]
+        self._total, self._step, self._clock, self._window = total, done, clock, window
+        self._took: list[float] = []
+        self._last = clock()
 
-    def mark(self, step: int) -> None:
-        self._marks = [*self._marks, (step, self._clock())][-self._window - 1:]
+    def mark(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Step `step` is done. It took what was measured, else the time since the one before."""
+        now = self._clock()
+        measured = metrics.get("time/step_s")
+        self._took = [*self._took, now - self._last if measured is None else measured][-self._window:]
+        self._step, self._last = step, now
 
     def text(self) -> str:
         """For people; "" where it is not known yet or nothing is left."""
-        (first, began), (last, ended) = self._marks[0], self._marks[-1]
-        left = self._total - last
-        return duration(left * (ended - began) / (last - first)) if last > first and left > 0 else ""
+        left = self._total - self._step
+        return duration(left * sum(self._took) / len(self._took)) if self._took and left > 0 else ""
 
 
 def duration(seconds: float) -> str:
@@ -110,7 +114,7 @@ class PlainProgress:
 
     def update(self, step: int, metrics: Mapping[str, Any]) -> None:
         self._stage = ""
-        self._eta.mark(step)
+        self._eta.mark(step, metrics)
         eta = self._eta.text()
         cells = [f"{label} {text}" for label, text in shown(metrics)] + ([f"left {eta}"] if eta else [])
         self._say("  ".join([f"step {step}/{self._total}", *cells]))
@@ -147,7 +151,7 @@ class LiveProgress:
 
     def update(self, step: int, metrics: Mapping[str, Any]) -> None:
         self._step, self._cells, self._stage = step, shown(metrics), ("", 0, 0)
-        self._eta.mark(step)
+        self._eta.mark(step, metrics)
 
     def note(self, text: str) -> None:
         self._live.console.print(text, markup=False, highlight=False)

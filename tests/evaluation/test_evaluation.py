@@ -166,3 +166,8 @@ def test_a_value_that_is_missing_is_a_dash() -> None:
     other = summarise([TaskResult(task_id="a", cls="y", outcomes=[True] * 4)])
     for pair in ((lost, other), (other, lost), (lost, lost)):
         assert next(line for line in table(*pair).splitlines() if line.startswith("p@1 ")).split()[-1] == "-"
+
+
+def test_a_k_beyond_the_samples_has_no_row() -> None:
+    text = table(summarise(results(1, 9, n=2)), summarise(results(2, 9, n=2)))
+    assert "pass@2" in text and "pass@3" not in text and "pass^4" not in text and "2 samples each" in text
