@@ -190,7 +190,7 @@ class LearnerConfig:
     adam_eps: float = 1e-8
     """AdamW's epsilon."""
     weight_decay: float = 0.1
-    """AdamW's decoupled weight decay."""
+    """AdamW's decoupled weight decay of matrices (embeddings included); norms and biases are not decayed."""
     max_grad_norm: float = 1.0
     """The gradient is scaled down to this norm; inf: not at all."""
     pack_tokens: int = 4096

@@ -269,3 +269,24 @@ def test_settings_that_cannot_train_are_refused(model_dir, make_learner, groups)
         make_learner(config)
     with pytest.raises(ValueError, match="raise learner.pack_tokens"):
         make_learner(learner_config(model_dir, pack_tokens=8)).step(groups, 1)
+
+
+def test_bfloat16_computes_in_bfloat16_over_float32_master_weights(make_learner, model_dir, groups):
+    config = learner_config(model_dir, lr=1e-6)
+    exact, exact_gradient = make_learner(config).gradient(groups)
+    low = learner_config(model_dir, lr=1e-6)
+    low.model.dtype = "bfloat16"
+    learner = make_learner(low)
+    metrics, gradient = learner.gradient(groups)
+    assert metrics["policy/loss"] == pytest.approx(exact["policy/loss"], abs=0.02)
+    assert all(g.dtype == torch.float32 for g in gradient.values())
+
+    def flat(gradients: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.cat([g.flatten() for g in gradients.values()])
+
+    assert torch.cosine_similarity(flat(gradient), flat(exact_gradient), dim=0) > 0.97
+    before = {k: p.full_tensor().detach().clone() for k, p in learner._names.items()}
+    learner.step(groups, 1)     # an update of 1e-6 is below bfloat16's resolution: only float32 weights can hold it
+    moved = [(before[k] != p.full_tensor()).float().mean() for k, p in learner._names.items()]
+    assert all(p.dtype == torch.float32 for p in learner._names.values()) and min(moved) > 0.5
+    assert all(t.dtype == torch.bfloat16 for t in learner.state_dict_for_engine().values())
