@@ -130,6 +130,8 @@ class Learner:
 
     def _accumulate(self, batch: StepBatch) -> dict[str, float]:
         """Loss and gradient of the whole step, micro-batch by micro-batch."""
+        self._check_vocabulary(batch)
+        self._optimiser.zero_grad()     # of a step that an exception cut short
         lengths = [len(s.inputs) for s in batch.samples]
         fact = repr([(n, s.advantage, s.scale, int(s.targets.sum())) for n, s in zip(lengths, batch.samples)])
         sharding.agree("step", fact.encode(), self.device)
@@ -148,6 +150,13 @@ class Learner:
             "learner/tokens": float(sum(lengths)), "learner/micro_batches": float(len(packed[0])),
             "learner/padding_share": padding / (sum(lengths) + padding),
         }
+
+    def _check_vocabulary(self, batch: StepBatch) -> None:
+        size = self.model.get_input_embeddings().num_embeddings
+        highest = max((int(max(s.inputs.max(), s.targets.max())) for s in batch.samples), default=0)
+        if highest >= size:
+            raise ValueError(f"a sample holds token id {highest}, but {self.config.model.path} has {size} tokens: the rollouts "
+                             "were made with another model's tokenizer")
 
     def _to_device(self, row: Row) -> tuple[tuple, TokenBatch]:
         def put(array: np.ndarray) -> torch.Tensor:

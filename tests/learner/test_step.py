@@ -269,6 +269,9 @@ def test_settings_that_cannot_train_are_refused(model_dir, make_learner, groups)
         make_learner(config)
     with pytest.raises(ValueError, match="raise learner.pack_tokens"):
         make_learner(learner_config(model_dir, pack_tokens=8)).step(groups, 1)
+    groups[0].members[1].samples[0].token_ids[2] = 97
+    with pytest.raises(ValueError, match="token id 97.*has 97 tokens"):
+        make_learner(learner_config(model_dir)).step(groups, 1)
 
 
 def test_bfloat16_computes_in_bfloat16_over_float32_master_weights(make_learner, model_dir, groups):
