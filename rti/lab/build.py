@@ -24,11 +24,11 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from rti.chat.lab import END, PAD, LabChatFormat
 from rti.envs.navigation.gazetteer import Gazetteer
 from rti.lab import tokenizer as lab_tokenizer
-from rti.lab.transcripts import Desk, Transcript
+from rti.lab.transcripts import Desk, Transcript, Use
 from rti.lab.world import training_desk
 
 VOCABULARY = 1024
-IGNORED = -100
+CONTEXT_WEIGHT = 0.2    # of a token that is not learnt: names and coordinates come again in the context, which teaches copying
 
 
 def model_config(vocab_size: int, pad_id: int, end_id: int, hidden: int, layers: int) -> Qwen3Config:
@@ -62,24 +62,24 @@ def batches(transcripts: Sequence[Transcript], size: int, rng: random.Random) ->
 
 
 def collate(batch: Sequence[Transcript], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids [B, T] and labels [B, T] (IGNORED where nothing is learnt), padded on the right."""
+    """Token ids and uses [B, T], padded on the right with hidden tokens."""
     length = max(len(t.ids) for t in batch)
     ids = np.full((len(batch), length), pad_id, dtype=np.int64)
-    labels = np.full((len(batch), length), IGNORED, dtype=np.int64)
+    uses = np.full((len(batch), length), Use.HIDDEN, dtype=np.int64)
     for row, t in enumerate(batch):
         ids[row, :len(t.ids)] = t.ids
-        labels[row, :len(t.ids)] = np.where(t.learn, t.ids, IGNORED)
-    return torch.from_numpy(ids), torch.from_numpy(labels)
+        uses[row, :len(t.ids)] = t.uses
+    return torch.from_numpy(ids), torch.from_numpy(uses)
 
 
-def loss_of(model: torch.nn.Module, ids: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy over the learnt tokens; `weights` [B] says what a transcript's tokens count."""
-    with torch.autocast("cpu", dtype=torch.bfloat16):     # float32 weights; the matrix products alone are rounded
-        logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
-    learnt = labels[:, 1:] != IGNORED
-    losses = F.cross_entropy(logits[learnt].float(), labels[:, 1:][learnt], reduction="none")
-    per_token = weights[:, None].expand_as(learnt)[learnt]
-    return (losses * per_token).sum() / per_token.sum()
+def loss_of(model: torch.nn.Module, ids: torch.Tensor, uses: torch.Tensor, worth: torch.Tensor) -> torch.Tensor:
+    """Weighted cross-entropy; `worth` [B] is what a transcript's learnt tokens count."""
+    logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
+    uses = uses[:, 1:]
+    seen = uses != Use.HIDDEN
+    weights = torch.where(uses == Use.LEARNT, worth[:, None], CONTEXT_WEIGHT)[seen]
+    losses = F.cross_entropy(logits[seen], ids[:, 1:][seen], reduction="none")
+    return (losses * weights).sum() / (uses == Use.LEARNT).sum()
 
 
 @torch.no_grad()
@@ -88,9 +88,9 @@ def exactness(model: torch.nn.Module, transcripts: Sequence[Transcript], pad_id:
     hits: dict[str, list[bool]] = defaultdict(list)
     model.eval()
     for batch in batches(transcripts, 32, random.Random(0)):
-        ids, labels = collate(batch, pad_id)
+        ids, uses = collate(batch, pad_id)
         best = model(input_ids=ids, use_cache=False).logits[:, :-1].argmax(-1)
-        right = ((best == labels[:, 1:]) | (labels[:, 1:] == IGNORED)).all(-1)
+        right = ((best == ids[:, 1:]) | (uses[:, 1:] != Use.LEARNT)).all(-1)
         for t, ok in zip(batch, right.tolist()):
             hits[t.kind].append(ok)
     model.train()
@@ -98,7 +98,7 @@ def exactness(model: torch.nn.Module, transcripts: Sequence[Transcript], pad_id:
 
 
 ROLES = ("validate", "correct", "verify")
-ROLE_WEIGHT = 3.0       # a role's answer has few tokens, and one of them decides
+ROLE_WEIGHT = 3.0       # of a role's learnt token: a role's answer has few tokens, and one of them decides
 
 
 def learning_rate(step: int, steps: int, peak: float, warmup: int = 100) -> float:
@@ -134,9 +134,9 @@ class Pretraining:
                     return
 
     def step(self, batch: list[Transcript], step: int) -> float:
-        ids, labels = collate(batch, self.pad_id)
-        weights = torch.tensor([ROLE_WEIGHT if t.kind in ROLES else 1.0 for t in batch])
-        loss = loss_of(self.model, ids, labels, weights)
+        ids, uses = collate(batch, self.pad_id)
+        worth = torch.tensor([ROLE_WEIGHT if t.kind in ROLES else 1.0 for t in batch])
+        loss = loss_of(self.model, ids, uses, worth)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -151,6 +151,7 @@ class Pretraining:
         exact = exactness(self.model, self.held, self.pad_id)
         print(json.dumps({"step": step, "loss": round(loss, 4), "tokens": self.tokens, "tok_s": round(self.tokens / seconds),
                           "exact": exact}), flush=True)
+        self.model.save_pretrained(self.args.out)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -174,10 +175,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     config = model_config(tokens.get_vocab_size(), tokens.token_to_id(PAD), tokens.token_to_id(END), args.hidden, args.layers)
     model = Qwen3ForCausalLM(config)
     print(f"{model.num_parameters() / 1e6:.2f} M parameters, {config.vocab_size} tokens", flush=True)
+    model.generation_config.eos_token_id = tokens.token_to_id(END)
     desk = training_desk(chat, gazetteer, random.Random(args.seed))
     Pretraining(model, desk, chat, args).run()
-    model.generation_config.eos_token_id = tokens.token_to_id(END)
-    model.save_pretrained(args.out)
 
 
 if __name__ == "__main__":

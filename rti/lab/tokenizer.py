@@ -19,9 +19,10 @@ MARKERS = [PAD, END, *ROLE_TOKENS.values()]
 SKELETONS = [
     # a turn, and the Corrector's answer
     '{"reasoning": "', '", "tool_calls": [', '], "content": "', '"}',
-    '{"name": "poi_search", "arguments": {"address": "', '", "region": "', '"}}, ', '"}}', ']}}', '"]}}',
+    '{"name": "poi_search", "arguments": {"address": "', '", "region": "', '"}}, ', '"}}',
     '{"name": "around_search", "arguments": {"location": "', '", "radius": ', ', "keyword": "',
-    '{"name": "direction", "arguments": {"origin": "', '", "destination": "', '", "mode": "driving"', ', "waypoints": ["',
+    '{"name": "direction", "arguments": {"origin": "', '", "waypoints": ["', '"], "destination": "', '", "destination": "',
+    '", "mode": "driving"}}', '", "mode": "',
     "Find the places.", "Look again.", "All found.",
     # the roles: what is asked, and the Validator's and the Verifier's answers
     "Validate.\n", "Correct.\n", "Verify.\n", "\nDraft: ", "\nCorrected: ",

@@ -9,6 +9,7 @@ part only; observations come from the real environment. The random stream is giv
 
 from __future__ import annotations
 
+import enum
 import json
 import random
 from dataclasses import dataclass
@@ -27,13 +28,21 @@ NO_MATCH = "no match"
 PROVINCE_NAMES = [p.name for p in PROVINCES]
 
 
+class Use(enum.IntEnum):
+    """What a token is to the loss: hidden tokens have no part, context a little (it teaches copying), learnt ones the most."""
+
+    HIDDEN = 0
+    CONTEXT = 1
+    LEARNT = 2
+
+
 @dataclass(frozen=True)
 class Transcript:
-    """One training sequence; `learn[t]` says whether token t is in the loss."""
+    """One training sequence; `uses[t]` says what token t is to the loss."""
 
     kind: str
     ids: list[int]
-    learn: list[bool]
+    uses: list[Use]
 
 
 class Episode:
@@ -45,7 +54,7 @@ class Episode:
         self.stops: list[dict[str, Any]] = task.evidence["stops"]
         self.latest: dict[str, str] = {}        # stop name -> the location that its latest search showed
         self.ids: list[int] = chat.render(messages, ())
-        self.learn: list[bool] = [False] * len(self.ids)
+        self.uses: list[Use] = [Use.CONTEXT] * len(self.ids)
 
     @property
     def region(self) -> str:
@@ -56,7 +65,7 @@ class Episode:
         """Names of the stops whose latest search showed another place, or none."""
         return [s["name"] for s in self.stops if self.latest.get(s["name"]) != s["location"]]
 
-    async def say(self, draft: Message, *, learn: bool = True, miss: set[str] = frozenset()) -> None:
+    async def say(self, draft: Message, *, use: Use = Use.LEARNT, miss: set[str] = frozenset()) -> None:
         """Write a turn and the environment's reply. Searches for names in `miss` find nothing."""
         ids = self.chat.encode_turn(draft)
         turn = self.chat.parse(ids)
@@ -69,7 +78,7 @@ class Episode:
                 self.latest[name] = reply.content.rsplit(" ", 1)[1]
         glue = self.chat.append(ids, replies)
         self.ids += [*ids, *glue]
-        self.learn += [learn] * len(ids) + [False] * len(glue)
+        self.uses += [use] * len(ids) + [Use.CONTEXT] * len(glue)
         self.history = [*self.history, turn, *replies]
 
     def look(self, regions: dict[str, str] | None = None) -> Message:
@@ -82,14 +91,14 @@ class Episode:
     def drive(self, locations: list[str] | None = None) -> Message:
         """The direction call over the latest locations, in the order of the query."""
         a, *between, b = locations or [self.latest[s["name"]] for s in self.stops]
-        arguments = {"origin": a, "destination": b, "mode": "driving", "waypoints": between}
+        arguments = {"origin": a, "waypoints": between, "destination": b, "mode": "driving"}
         return Message(role="assistant", reasoning=ALL_FOUND, tool_calls=[ToolCall(name="direction", arguments=arguments)])
 
     def context(self, draft: Message, **given: Any) -> RoleContext:
         return RoleContext(tools=self.env.tools, history=self.history, draft=draft, evidence=self.task.evidence, **given)
 
     def transcript(self, kind: str) -> Transcript:
-        return Transcript(kind, self.ids, self.learn)
+        return Transcript(kind, self.ids, self.uses)
 
 
 def search_turn(reasoning: str, searches: list[tuple[str, str]]) -> Message:
@@ -161,7 +170,7 @@ class Desk:
         names = e.wrong()
         if not names or self.rng.random() < 0.2:
             names = self._some([s["name"] for s in e.stops[1:]])
-        await e.say(e.look_again(names), learn=False)
+        await e.say(e.look_again(names), use=Use.HIDDEN)
         return e
 
     def _some(self, names: list[str]) -> list[str]:
@@ -186,10 +195,13 @@ class Desk:
         return self._role(e, "verify", pack.verifier(context), answer_dict(rules.verify(context)))
 
     def _role(self, e: Episode, kind: str, prompt: list[Message], answer: dict[str, Any]) -> Transcript:
-        """A role's prompt, and the answer as a turn: its JSON, then the end of the turn. Only the answer is learnt."""
+        """A role's prompt, and the answer as a turn: its JSON, then the end of the turn. """
         ids = self.chat.render(prompt, ())
         reply = [*self.chat.encode(json.dumps(answer, ensure_ascii=False)), *self.chat.stop_token_ids]
-        return Transcript(kind, [*ids, *reply], [False] * len(ids) + [True] * len(reply))
+        # the history in the prompt is hidden too: in it an agent looks again on a namesake
+        shared = len(self.chat.render(e.history, ())) - 1
+        uses = [Use.HIDDEN] * shared + [Use.CONTEXT] * (len(ids) - shared) + [Use.LEARNT] * len(reply)
+        return Transcript(kind, [*ids, *reply], uses)
 
     async def _draft(self, right: bool) -> tuple[Episode, Message]:
         """An episode up to some turn and a draft for it, which the rules call right or wrong as asked."""

@@ -111,7 +111,7 @@ def test_the_corrector_calls_direction_when_all_is_found():
     assert correction.reasoning == "All found."
     assert correction.tool_calls == [ToolCall(name="direction", arguments={
         "origin": A, "destination": C, "mode": "driving", "waypoints": [B]})]
-    assert list(correction.tool_calls[0].arguments) == ["origin", "destination", "mode", "waypoints"]
+    assert list(correction.tool_calls[0].arguments) == ["origin", "waypoints", "destination", "mode"]
 
 
 def test_the_corrector_begins_with_a_plain_search():

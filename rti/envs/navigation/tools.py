@@ -39,10 +39,9 @@ TOOLS = (
     _schema("direction", "Plan the route. Waypoints are visited in the order given; only driving takes them.",
             ["origin", "destination", "mode"],
             origin={"type": "string", "description": f"start, {_PAIR}"},
+            waypoints={"type": "array", "items": {"type": "string"}, "description": f"stops between, each {_PAIR}; at most 16"},
             destination={"type": "string", "description": f"end, {_PAIR}"},
-            mode={"type": "string", "enum": list(MODES)},
-            waypoints={"type": "array", "items": {"type": "string"},
-                       "description": f"stops between, each {_PAIR}; at most 16"}),
+            mode={"type": "string", "enum": list(MODES)}),
 )
 _BY_NAME = {t.name: t for t in TOOLS}
 

@@ -148,7 +148,7 @@ def _direction(ctx: RoleContext, done: Sequence[Done]) -> ToolCall:
     arguments: dict[str, Any] = {**shown, "mode": _mode(ctx, properties)}
     if between:     # only driving takes them
         arguments |= {"mode": "driving", "waypoints": ";".join(between) if as_text else between}
-    order = list(properties) or ["origin", "destination", "mode", "waypoints"]
+    order = list(properties) or ["origin", "waypoints", "destination", "mode"]
     return ToolCall(name=DIRECTION, arguments={k: arguments[k] for k in order if k in arguments})
 
 
