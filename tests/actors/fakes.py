@@ -43,9 +43,11 @@ class World:
     def trajectory(self, order: Order, id: str, seed: int) -> Trajectory:
         ending = self.ending(id)
         success = ending is Ending.COMPLETED and zlib.crc32(f"{seed}-{self.version}".encode()) % 100 < self.percent
-        samples = [make_sample(np.random.default_rng(seed), version=self.version, prompt_ids=range(6))] if ending.is_agents else []
+        sample = make_sample(np.random.default_rng(seed), version=self.version, prompt_ids=range(6))
+        samples = [sample] if ending.is_agents else []
         return Trajectory(id=id, group_id=order.group_id, task_id=order.task_id, intervened=order.intervened, ending=ending,
-                          reward=float(success), success=success, samples=samples, seed=seed, info={"fault": "as asked"})
+                          temperature=order.temperature, reward=float(success), success=success, samples=samples, seed=seed,
+                          info={"fault": "as asked"})
 
 
 class FakeWorker:

@@ -207,7 +207,8 @@ async def test_only_failed_groups_are_intervened_and_only_by_an_algorithm_that_i
         await fake.run()
         entries = [n.entry for n in read_ledger(tmp_path / name / "ledger.jsonl")]
         assert any(e.failed for e in entries)
-        assert {e.group_id for e in entries if e.attempts} == ({e.group_id for e in entries if e.failed} if intervenes else set())
+        failed = {e.group_id for e in entries if e.failed}
+        assert {e.group_id for e in entries if e.attempts} == (failed if intervenes else set())
 
 
 async def test_evaluations_come_before_after_and_in_between_and_change_nothing(tmp_path):

@@ -1,0 +1,120 @@
+"""Entry points: what Ray's environment is set to, which checkpoint is resumed, how errors are shown, signals."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from rti.actors import launching
+from rti.actors.evaluation import policy_in
+from rti.actors.training import Stopper, _place
+from rti.config.keys import ConfigError
+from rti.config.schema import Config, RayConfig
+from rti.control.faults import ActorFailed
+from rti.learner import checkpoint as checkpoints
+from rti.run.directory import RunDirectory
+
+
+@pytest.fixture
+def clean_environment(monkeypatch):
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ADDRESS", "PYTHONPATH", "RTI_DEBUG"):
+        monkeypatch.setenv(name, "")        # so that what the test sets is undone, also where nothing was set before
+        monkeypatch.delenv(name)
+
+
+def test_a_local_cluster_gets_a_token_of_its_own(clean_environment):
+    launching.prepare(RayConfig())
+    first = os.environ["RAY_AUTH_TOKEN"]
+    assert os.environ["RAY_AUTH_MODE"] == "token" and len(first) == 64
+    assert str(Path(launching.__file__).parents[2]) in os.environ["PYTHONPATH"].split(os.pathsep)
+
+
+def test_a_cluster_that_is_joined_keeps_the_users_authentication(clean_environment, monkeypatch):
+    launching.prepare(RayConfig(address="10.0.0.1:6379"))
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    launching.prepare(RayConfig())
+    assert "RAY_AUTH_MODE" not in os.environ and launching.cluster_address(RayConfig()) == "10.0.0.1:6379"
+
+
+def test_mendable_errors_are_their_message_and_others_their_trace(clean_environment, capsys):
+    def fail(error):
+        def work():
+            raise error
+        return work
+
+    assert launching.guarded(lambda: 0) == 0
+    assert launching.guarded(fail(ConfigError("give steps"))) == 1
+    text = capsys.readouterr().err
+    assert "error: give steps" in text and "Traceback" not in text
+    assert launching.guarded(fail(ZeroDivisionError("x"))) == 1
+    assert "Traceback" in capsys.readouterr().err
+    os.environ["RTI_DEBUG"] = "1"
+    assert launching.guarded(fail(ActorFailed("a.run failed", where="remote trace"))) == 1
+    text = capsys.readouterr().err
+    assert "Traceback" in text and "remote trace" in text
+
+
+def whole_checkpoint(run: Path, step: int) -> Path:
+    path = checkpoints.step_directory(run / "checkpoints", step)
+    work = checkpoints.temporary(path)
+    (work / "hf").mkdir(parents=True)
+    (work / "hf" / "config.json").write_text("{}")
+    checkpoints.complete(path)
+    return path
+
+
+@pytest.fixture
+def run_dir(tmp_path) -> Path:
+    with RunDirectory.open(tmp_path / "run", Config()):
+        pass
+    whole_checkpoint(tmp_path / "run", 2)
+    whole_checkpoint(tmp_path / "run", 4)
+    return tmp_path / "run"
+
+
+def test_resume_takes_a_checkpoint_or_the_newest_of_a_run(run_dir):
+    config = Config(run_dir=str(run_dir))
+    assert _place(config, "auto")[1] is None and _place(config, "never")[1] is None
+    assert _place(config, str(run_dir / "checkpoints" / "step-000002"))[1].name == "step-000002"
+    assert _place(config, str(run_dir))[1].name == "step-000004"
+
+
+def test_resume_refuses_what_is_no_checkpoint_of_this_run(run_dir, tmp_path):
+    config = Config(run_dir=str(run_dir))
+    (run_dir / "checkpoints" / "step-000004" / "COMPLETE").unlink()
+    with pytest.raises(ConfigError, match="not a whole checkpoint.*COMPLETE"):
+        _place(config, str(run_dir / "checkpoints" / "step-000004"))
+    with pytest.raises(ConfigError, match="no such directory"):
+        _place(config, str(tmp_path / "nowhere"))
+    with pytest.raises(ConfigError, match=f"Add run_dir={run_dir}"):
+        _place(Config(run_dir=str(tmp_path / "other")), str(run_dir / "checkpoints" / "step-000002"))
+
+
+def test_an_evaluation_takes_a_policy_a_checkpoint_or_a_run(run_dir, tmp_path):
+    newest = run_dir / "checkpoints" / "step-000004"
+    assert policy_in(str(run_dir)) == policy_in(str(newest)) == policy_in(str(newest / "hf")) == newest / "hf"
+    with pytest.raises(ConfigError, match="neither a Hugging Face directory, nor a run's directory, nor a whole checkpoint"):
+        policy_in(str(tmp_path))
+
+
+async def test_the_first_signal_stops_and_a_stop_that_came_early_is_not_lost(capsys):
+    stops = []
+    stopper = Stopper()
+    with stopper:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await stopper.unless_stopped(asyncio.sleep(30)) is None
+        stopper.then(lambda: stops.append(1))
+    assert stops == [1]
+    assert "SIGTERM: stopping" in capsys.readouterr().err
+
+
+async def test_without_a_signal_the_work_gives_its_result_or_its_error():
+    async def fail():
+        raise ConfigError("as asked")
+
+    with Stopper() as stopper:
+        assert await stopper.unless_stopped(asyncio.sleep(0, "done")) == "done"
+        with pytest.raises(ConfigError, match="as asked"):
+            await stopper.unless_stopped(fail())
