@@ -43,8 +43,9 @@ async def episode(config: Config, engine: ScriptedEngine, member: str, intervene
     intervention = config.intervention
     policy = (pipeline(engine, delta=intervention.delta, guards=intervention.guards) if intervened
               else PlainPolicy(engine, engine.chat, SamplingParams(max_tokens=300, temperature=0.8)))
-    return await run_episode(echo_task(code=CANARY, place="Qingshan"), EchoEnvironment(), policy, engine.chat, id=f"0-0/{member}",
-                             group_id="0-0", seed=SEED, limits=config.rollout, temperature=0.8, intervened=intervened)
+    task = echo_task(code=CANARY, place="Qingshan")
+    return await run_episode(task, EchoEnvironment(), policy, engine.chat, id=f"0-0/{member}", group_id="0-0", seed=SEED,
+                             limits=config.rollout, temperature=0.8, intervened=intervened)
 
 
 async def run_one_step(path: Path, config: Config, engine: ScriptedEngine) -> dict[str, float]:
