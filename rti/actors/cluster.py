@@ -65,12 +65,8 @@ async def answer(ref: ray.ObjectRef, what: str, limit_s: float) -> Any:
     except asyncio.CancelledError:
         _cancel(ref)
         raise
-    except ray_errors.RayError as error:
+    except ray_errors.RayError as error:        # a remote error is raised as an instance of its own class and of this
         raise translate(error, what) from None
-    except Exception as error:      # Ray raises a remote error as an instance of its own class as well
-        if isinstance(error, ray_errors.RayTaskError):
-            raise translate(error, what) from None
-        raise
 
 
 def _cancel(ref: ray.ObjectRef) -> None:

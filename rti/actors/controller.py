@@ -284,7 +284,7 @@ class Controller:
         self._progress.update(step, self._run.log(step, metrics))
         if stopped:
             raise Stopped
-        if self._due(self._config.checkpoint.every) or self.plan.finished:
+        if self._due(self._config.checkpoint.every) or self.plan.finished or self._best is not None and self._best[1] == step:
             await self._save()
 
     def _due(self, every: int) -> bool:

@@ -10,10 +10,12 @@ import os
 import secrets
 import sys
 import traceback
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Callable
+from typing import Callable, Iterator
 
 from rti.config.schema import RayConfig
+from rti.run.progress import Progress
 
 
 def prepare(config: RayConfig) -> None:
@@ -31,6 +33,29 @@ def prepare(config: RayConfig) -> None:
 def cluster_address(config: RayConfig) -> str:
     """The cluster to join: the configured one, or that of the job this process was submitted as; empty: start a local one."""
     return config.address or os.environ.get("RAY_ADDRESS", "")
+
+
+class ToProgress(logging.Handler):
+    """What is logged goes where the progress display wants lines, so that it does not run through the display."""
+
+    def __init__(self, progress: Progress):
+        super().__init__()
+        self._progress = progress
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._progress.note(self.format(record))
+
+    @contextmanager
+    def instead_of_stderr(self) -> Iterator[None]:
+        """For the loggers of this package, while the display is open."""
+        ours = logging.getLogger("rti")
+        ours.addHandler(self)
+        ours.propagate = False
+        try:
+            yield
+        finally:
+            ours.propagate = True
+            ours.removeHandler(self)
 
 
 def guarded(work: Callable[[], int]) -> int:

@@ -18,6 +18,7 @@ from typing import Any, Callable
 from rti.actors.build import Parts, build, cpus_of
 from rti.actors.cluster import Cluster
 from rti.actors.controller import Actors, Controller
+from rti.actors.launching import ToProgress
 from rti.actors.measure import Meter, tree_gb
 from rti.actors.pool import Pool
 from rti.config.keys import ConfigError
@@ -41,7 +42,7 @@ def train(config: Config, resume: str = "auto") -> int:
             print(f"{run_dir} is complete: {done} steps. --resume never begins anew (this run is moved aside); a larger "
                   "steps=N goes on with it.\n" + _report(run_dir))
             return 0
-        with open_progress(config.steps, done=done) as progress:
+        with open_progress(config.steps, done=done) as progress, ToProgress(progress).instead_of_stderr():
             finished = asyncio.run(_train(config, run, checkpoint, progress))
         if not finished:
             print(f"stopped after step {run.step} of {config.steps}. To go on: the same command again (--resume auto).")
