@@ -105,8 +105,7 @@ class Plan:
         """Store kv [rows, 2, kv_heads, dim] and attend with query [rows, query_heads, dim]; [rows, query_heads, dim]."""
         parts = [self._attend_pool(layer, rows, query, kv, scale) for rows in self.pools]
         parts += [self._attend_block(layer, rows, query, kv, scale) for rows in self.blocks]
-        padding = len(query) - self.n_rows
-        if padding:
+        if padding := query.shape[0] - self.n_rows:
             parts.append(query.new_zeros(padding, *query.shape[1:]))
         return torch.cat(parts)
 

@@ -78,28 +78,30 @@ class LlamaForward:
                 and getattr(model.config, "sliding_window", None) is None)
 
     def logits(self, token_ids: torch.Tensor, positions: torch.Tensor, plan: Any, rows: torch.Tensor) -> torch.Tensor:
-        cos, sin = self._cos[positions], self._sin[positions]
+        cos, sin = self._cos.index_select(0, positions), self._sin.index_select(0, positions)
         x = F.embedding(token_ids, self._embed.weight)
         for index, layer in enumerate(self._layers):
             x = x + self._attention(index, layer, x, cos, sin, plan)
             x = x + layer.mlp(_rms(x, layer.post_norm))
-        return F.linear(_rms(x[rows], self._norm), self._head.weight)
+        return F.linear(_rms(x.index_select(0, rows), self._norm), self._head.weight)
 
     def _attention(self, index: int, layer: _Layer, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor,
                    plan: Any) -> torch.Tensor:
-        qkv = F.linear(_rms(x, layer.input_norm), layer.qkv, layer.qkv_bias).view(len(x), -1, self._dim)
-        turned = qkv[:, :self._heads + self._kv_heads]
+        n = x.shape[0]
+        qkv = F.linear(_rms(x, layer.input_norm), layer.qkv, layer.qkv_bias).view(n, -1, self._dim)
+        place = qkv[:, :self._heads + self._kv_heads]
+        turned = place
         if layer.qk_norm is not None:
-            turned = F.rms_norm(turned, (self._dim,), None, layer.qk_eps) * layer.qk_norm
-        swapped = turned.unflatten(-1, (2, -1)).flip(-2).flatten(-2)
-        turned = torch.addcmul(turned * cos, swapped, sin)
-        query, key, value = turned[:, :self._heads], turned[:, self._heads:], qkv[:, self._heads + self._kv_heads:]
-        out = plan.attend(index, query, torch.stack((key, value), 1), layer.scale)
-        return F.linear(out.flatten(1), layer.out.weight, layer.out.bias)
+            turned = torch.rms_norm(turned, (self._dim,), None, layer.qk_eps) * layer.qk_norm
+        swapped = turned.view(n, -1, 2, self._dim // 2).flip(-2).view(turned.shape)
+        torch.addcmul(turned * cos, swapped, sin, out=place)
+        kv = qkv[:, self._heads:].view(n, 2, self._kv_heads, self._dim)
+        out = plan.attend(index, qkv[:, :self._heads], kv, layer.scale)
+        return F.linear(out.view(n, -1), layer.out.weight, layer.out.bias)
 
 
 def _rms(x: torch.Tensor, norm: torch.nn.Module) -> torch.Tensor:
-    return F.rms_norm(x, (x.shape[-1],), norm.weight, norm.variance_epsilon)
+    return torch.rms_norm(x, norm.weight.shape, norm.weight, norm.variance_epsilon)
 
 
 class _Layer:

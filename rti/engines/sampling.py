@@ -57,8 +57,8 @@ def sample(logits: torch.Tensor, params: Sequence[SamplingParams], counters: np.
 
 def scale(logits: torch.Tensor, temperatures: Sequence[float]) -> torch.Tensor:
     """float32 logits divided by each row's temperature; temperature 0 (greedy) leaves them."""
-    divisors = torch.tensor([t or 1.0 for t in temperatures], dtype=torch.float32, device=logits.device)
-    return logits.float() / divisors[:, None]
+    divisors = np.fromiter((t or 1.0 for t in temperatures), np.float32, len(temperatures))
+    return logits.float() / torch.from_numpy(divisors).to(logits.device)[:, None]
 
 
 def keep_nucleus(logits: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:

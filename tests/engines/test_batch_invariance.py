@@ -60,7 +60,7 @@ async def test_answers_do_not_depend_on_batch_order_slot_or_shared_prefixes(name
     before = torch.get_num_threads()
     made = requests(rng, 16)
     expected = await alone(maker, made, threads=threads)
-    for concurrency, prefill_rows, cache_mb in ((64, 256, 64), (64, 64, 0), (5, 100, 64), (3, 1000, 1)):
+    for concurrency, prefill_rows, cache_mb in ((64, 256, 64), (64, 64, 0), (3, 1000, 1)):
         engine = TorchEngine(maker(), max_concurrency=concurrency, prefill_rows=prefill_rows, prefix_cache_mb=cache_mb,
                              threads=threads)
         order = rng.permutation(len(made)).tolist()
