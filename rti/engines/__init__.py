@@ -5,6 +5,7 @@ Importing this package imports neither torch nor transformers.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from rti.engines.base import Engine
@@ -18,11 +19,9 @@ def load_engine(model: ModelConfig, generators: GeneratorsConfig, *, max_context
     prompt and reply, those of the intervention roles included. Sets the process's number of torch threads."""
     if generators.engine != "torch":
         raise ValueError(f"unknown engine generators.engine={generators.engine!r}; this build has: torch")
-    import os
-
     from rti.engines.torch_engine import TorchEngine
     from rti.modeling import load_model
 
-    threads = generators.threads or os.cpu_count() or 1
-    return TorchEngine(load_model(model.path, model.dtype, generators.device, "sdpa"), version=version, threads=threads,
+    threads = generators.threads or len(os.sched_getaffinity(0))
+    return TorchEngine(load_model(model.path, model.dtype, generators.device), version=version, threads=threads,
                        max_concurrency=generators.concurrency, max_context=max_context)

@@ -115,7 +115,7 @@ class Plan:
         cache.view(-1, dim).index_copy_(0, rows.write_rows, kv[rows.start:stop].reshape(-1, dim))
         keys, values = cache[:, :rows.n].reshape(2, rows.n * heads, rows.pool.length, dim)
         own = query[rows.start:stop].reshape(rows.n * heads, -1, dim)
-        weights = torch.baddbmm(rows.mask, own, keys.transpose(1, 2), alpha=scale).softmax(-1)
+        weights = _softmax(torch.baddbmm(rows.mask, own, keys.transpose(1, 2), alpha=scale))
         return torch.bmm(weights, values).view(rows.n, self.query_heads, dim)
 
     def _attend_block(self, layer: int, rows: BlockRows, query: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor:
@@ -128,9 +128,13 @@ class Plan:
         if rows.n < BLOCK:
             own = F.pad(own, (0, 0, 0, 0, 0, BLOCK - rows.n))
         own = own.view(BLOCK, heads, groups, dim).permute(1, 2, 0, 3).reshape(heads, groups * BLOCK, dim)
-        weights = torch.baddbmm(rows.mask, own, keys.transpose(1, 2), alpha=scale).softmax(-1)
+        weights = _softmax(torch.baddbmm(rows.mask, own, keys.transpose(1, 2), alpha=scale))
         out = torch.bmm(weights, values).view(heads, groups, BLOCK, dim)[:, :, :rows.n]
         return out.permute(2, 0, 1, 3).reshape(rows.n, self.query_heads, dim)
+
+
+def _softmax(scores: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(scores, -1, dtype=torch.float32).to(scores.dtype)
 
 
 def planned_attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,

@@ -42,7 +42,7 @@ def choose_forward(model: PreTrainedModel, max_context: int, masks: AttentionMas
     expected = model(torch.from_numpy(ids).long()[None].to(model.device), use_cache=False).logits[0, -2:].float()
     faults = []
     for kind in (LlamaForward, GenericForward):
-        if kind is LlamaForward and not LlamaForward.serves(model):
+        if kind is LlamaForward and not LlamaForward.serves(model, max_context):
             continue
         try:
             forward = kind(model, max_context) if kind is LlamaForward else kind(model)

@@ -53,7 +53,7 @@ class LlamaForward:
     STATIC_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
 
     def __init__(self, model: PreTrainedModel, max_context: int) -> None:
-        if not self.serves(model):
+        if not self.serves(model, max_context):
             raise UnsupportedModel(f"{type(model).__name__} is not a plain Llama-like model")
         config, base = model.config, model.model
         self._dim = base.layers[0].self_attn.head_dim
@@ -71,11 +71,12 @@ class LlamaForward:
             layer.refresh()
 
     @classmethod
-    def serves(cls, model: PreTrainedModel) -> bool:
+    def serves(cls, model: PreTrainedModel, max_context: int) -> bool:
         rope = getattr(model.config, "rope_parameters", None) or {}
+        window = getattr(model.config, "sliding_window", None)
         return (type(model).__name__ in cls.ARCHITECTURES and model.config.hidden_act == "silu"
                 and rope.get("rope_type", "default") in cls.STATIC_ROPE and rope.get("partial_rotary_factor", 1.0) == 1.0
-                and getattr(model.config, "sliding_window", None) is None)
+                and (window is None or window >= max_context))
 
     def logits(self, token_ids: torch.Tensor, positions: torch.Tensor, plan: Any, rows: torch.Tensor) -> torch.Tensor:
         cos, sin = self._cos.index_select(0, positions), self._sin.index_select(0, positions)

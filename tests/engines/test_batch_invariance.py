@@ -85,7 +85,7 @@ async def test_random_subsets_of_the_requests_give_the_same_answers():
 
 
 async def test_transformers_own_loop_is_invariant_too(monkeypatch):
-    monkeypatch.setattr(LlamaForward, "serves", classmethod(lambda cls, model: False))
+    monkeypatch.setattr(LlamaForward, "serves", classmethod(lambda *_: False))
     rng = np.random.default_rng(6)
     made = requests(rng, 12)
     expected = await alone(tiny.qwen3, made)

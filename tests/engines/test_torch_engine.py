@@ -8,8 +8,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from rti.engines import load_engine
+from rti.engines.attention import UnsupportedModel
 from rti.engines.base import EngineError, PromptTooLong, SamplingParams
 from rti.engines.forward import GenericForward, LlamaForward
 from rti.engines.torch_engine import TorchEngine
@@ -41,7 +43,7 @@ def next_token_probabilities(model, prompt, temperature):
 def any_loop(request, monkeypatch):
     """Both ways through a model, also where the faster one would be taken."""
     if request.param != "own loop":
-        monkeypatch.setattr(LlamaForward, "serves", classmethod(lambda cls, model: False))
+        monkeypatch.setattr(LlamaForward, "serves", classmethod(lambda *_: False))
     return GenericForward if request.param != "own loop" else LlamaForward
 
 
@@ -59,6 +61,36 @@ async def test_log_probabilities_equal_a_plain_forward(name, any_loop):
         np.testing.assert_allclose(reply.logps, expected, atol=1e-4)
         np.testing.assert_allclose(score.logps, expected, atol=1e-4)
         assert reply.token_ids.dtype == np.int32 and reply.logps.dtype == np.float32 and reply.versions.dtype == np.int32
+    await engine.close()
+
+
+def gpt2():
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=tiny.VOCAB, n_positions=256,
+                                      initializer_range=0.1)).eval()
+
+
+async def test_another_architecture_is_served_through_transformers():
+    engine, prompt = TorchEngine(gpt2()), make_prompt(70)
+    replies = await asyncio.gather(*(engine.generate(prompt, SamplingParams(max_tokens=70, seed=s)) for s in range(3)))
+    for reply in replies:
+        np.testing.assert_allclose(reply.logps, reference_logps(gpt2(), prompt, reply.token_ids), atol=1e-4)
+    await engine.close()
+
+
+def test_an_architecture_that_cannot_be_served_is_refused_with_the_reason():
+    config = Gemma2Config(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, head_dim=16,
+                          num_key_value_heads=2, vocab_size=tiny.VOCAB, max_position_embeddings=256)
+    with pytest.raises(UnsupportedModel, match="cannot serve Gemma2ForCausalLM.*softcap"):
+        TorchEngine(Gemma2ForCausalLM(config))
+
+
+async def test_bfloat16_is_served_within_its_precision():
+    engine, prompt = TorchEngine(tiny.qwen3().to(torch.bfloat16)), make_prompt(70)
+    reply = await engine.generate(prompt, SamplingParams(max_tokens=70))
+    assert reply.logps.dtype == np.float32
+    expected = reference_logps(tiny.qwen3().to(torch.bfloat16), prompt, reply.token_ids)
+    assert np.abs(reply.logps - expected).mean() < 0.1
     await engine.close()
 
 

@@ -33,7 +33,7 @@ async def until_generated(engine, n):
 @pytest.mark.parametrize("name", MAKERS)
 async def test_requests_in_flight_go_on_under_the_new_weights(name, loop, monkeypatch):
     if loop == "transformers":
-        monkeypatch.setattr(LlamaForward, "serves", classmethod(lambda cls, model: False))
+        monkeypatch.setattr(LlamaForward, "serves", classmethod(lambda *_: False))
     maker = MAKERS[name]
     engine = TorchEngine(maker(0), version=3, max_concurrency=5)
     prompts = [make_prompt(n) for n in (3, 64, 100, 130, 20, 30)]    # the last one waits for a place
