@@ -19,6 +19,7 @@ from typing import Iterator, Sequence
 import numpy as np
 import torch
 import torch.nn.functional as F
+from tokenizers import Tokenizer
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from rti.chat.lab import END, PAD, LabChatFormat
@@ -28,6 +29,7 @@ from rti.lab.transcripts import Desk, Transcript, Use
 from rti.lab.world import training_desk
 
 VOCABULARY = 1024
+PASSES = 2              # over every transcript: writing one costs a third of learning from it
 CONTEXT_WEIGHT = 0.2    # of a token that is not learnt: names and coordinates come again in the context, which teaches copying
 
 
@@ -76,10 +78,9 @@ def loss_of(model: torch.nn.Module, ids: torch.Tensor, uses: torch.Tensor, worth
     """Weighted cross-entropy; `worth` [B] is what a transcript's learnt tokens count."""
     logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
     uses = uses[:, 1:]
-    seen = uses != Use.HIDDEN
-    weights = torch.where(uses == Use.LEARNT, worth[:, None], CONTEXT_WEIGHT)[seen]
-    losses = F.cross_entropy(logits[seen], ids[:, 1:][seen], reduction="none")
-    return (losses * weights).sum() / (uses == Use.LEARNT).sum()
+    weights = torch.where(uses == Use.LEARNT, worth[:, None], CONTEXT_WEIGHT * (uses == Use.CONTEXT))
+    losses = F.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten(), reduction="none")
+    return (losses * weights.flatten()).sum() / (uses == Use.LEARNT).sum()
 
 
 @torch.no_grad()
@@ -125,7 +126,8 @@ class Pretraining:
     def run(self) -> None:
         step = 0
         while step < self.args.steps:
-            for batch in batches(asyncio.run(self._write(40 * self.args.batch)), self.args.batch, self.rng):
+            written = asyncio.run(self._write(40 * self.args.batch))
+            for batch in (b for _ in range(PASSES) for b in batches(written, self.args.batch, self.rng)):
                 loss = self.step(batch, step)
                 step += 1
                 if step % self.args.report == 0 or step == self.args.steps:
@@ -136,7 +138,8 @@ class Pretraining:
     def step(self, batch: list[Transcript], step: int) -> float:
         ids, uses = collate(batch, self.pad_id)
         worth = torch.tensor([ROLE_WEIGHT if t.kind in ROLES else 1.0 for t in batch])
-        loss = loss_of(self.model, ids, uses, worth)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.args.bf16):
+            loss = loss_of(self.model, ids, uses, worth)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -164,16 +167,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--layers", type=int, default=5, help="decoder layers (default 5)")
     parser.add_argument("--report", type=int, default=200, help="steps between progress lines (default 200)")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (default 2)")
+    parser.add_argument("--init", type=Path, help="directory of an earlier build to go on from, tokenizer included")
+    parser.add_argument("--bf16", action="store_true", help="matrix products in bfloat16: faster where the CPU has it")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     gazetteer = Gazetteer.load()
-    tokens = lab_tokenizer.build(corpus(gazetteer), VOCABULARY)
+    tokens = (Tokenizer.from_file(str(args.init / "tokenizer.json")) if args.init
+              else lab_tokenizer.build(corpus(gazetteer), VOCABULARY))
     lab_tokenizer.save(tokens, args.out)
     chat = LabChatFormat(tokens)
     config = model_config(tokens.get_vocab_size(), tokens.token_to_id(PAD), tokens.token_to_id(END), args.hidden, args.layers)
-    model = Qwen3ForCausalLM(config)
+    model = Qwen3ForCausalLM.from_pretrained(args.init) if args.init else Qwen3ForCausalLM(config)
     print(f"{model.num_parameters() / 1e6:.2f} M parameters, {config.vocab_size} tokens", flush=True)
     model.generation_config.eos_token_id = tokens.token_to_id(END)
     desk = training_desk(chat, gazetteer, random.Random(args.seed))

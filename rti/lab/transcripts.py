@@ -15,11 +15,13 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from rti.chat.lab import LabChatFormat
 from rti.envs.base import Environment, Task
 from rti.envs.navigation.provinces import PROVINCES
 from rti.mas.prompts import navigation_compact as pack
-from rti.mas.roles import RoleContext, answer_dict
+from rti.mas.roles import RoleContext, Validation, answer_dict
 from rti.mas.rules import navigation as rules
 from rti.trajectory import Message, ToolCall
 
@@ -101,6 +103,19 @@ class Episode:
         return Transcript(kind, self.ids, self.uses)
 
 
+def judgement(e: Episode, draft: Message) -> Validation:
+    """The rules' verdict, with a diagnosis that goes over the stops of a direction call one by one.
+
+    So a small policy compares one place at a time before it has to say whether the draft is valid.
+    """
+    verdict = rules.validate(e.context(draft))
+    if draft.tool_calls[0].name != "direction" or "FABRICATED_ARGUMENTS" in verdict.error_types:
+        return msgspec.structs.replace(verdict, suggest_next="")
+    used = rules.route_of(draft.tool_calls[0])
+    told = ", ".join(f"{s['name']} {'ok' if s['location'] in used else 'no'}" for s in e.stops)
+    return msgspec.structs.replace(verdict, diagnosis=told, suggest_next="" if verdict.is_valid else LOOK_AGAIN)
+
+
 def search_turn(reasoning: str, searches: list[tuple[str, str]]) -> Message:
     calls = [ToolCall(name="poi_search", arguments={"address": n} | ({"region": r} if r else {})) for n, r in searches]
     return Message(role="assistant", reasoning=reasoning, tool_calls=calls)
@@ -110,8 +125,8 @@ class Desk:
     """Writes transcripts of every kind. `draw` gives a fresh task of the training part, `env` runs it."""
 
     KINDS = {   # share of each kind
-        "straight": 30, "named": 8, "missed": 10, "second_look": 12,
-        "validate": 18, "correct": 11, "verify": 11,
+        "straight": 20, "named": 6, "missed": 10, "second_look": 18,
+        "validate": 24, "correct": 10, "verify": 12,
     }
 
     def __init__(self, chat: LabChatFormat, env: Environment, draw: Any, rng: random.Random):
@@ -179,11 +194,11 @@ class Desk:
     # --- the roles ---
     async def validate(self) -> Transcript:
         e, draft = await self._draft(right=self.rng.random() < 0.5)
-        return self._role(e, "validate", pack.validator(e.context(draft)), answer_dict(rules.validate(e.context(draft))))
+        return self._role(e, "validate", pack.validator(e.context(draft)), answer_dict(judgement(e, draft)))
 
     async def correct(self) -> Transcript:
         e, draft = await self._draft(right=False)
-        context = e.context(draft, validation=rules.validate(e.context(draft)))
+        context = e.context(draft, validation=judgement(e, draft))
         return self._role(e, "correct", pack.corrector(context), answer_dict(rules.correct(context)))
 
     async def verify(self) -> Transcript:
