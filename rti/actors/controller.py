@@ -21,7 +21,7 @@ from rti.actors.measure import Meter
 from rti.actors.messages import StepReport, TaskIndex
 from rti.actors.pool import Pool
 from rti.config.schema import Config
-from rti.control.faults import LearnerLost
+from rti.control.faults import ActorGone, LearnerLost
 from rti.control.order import TaskOrder, Ticket
 from rti.control.plan import Entry, Phase, Plan, Voided
 from rti.control.store import Facts
@@ -190,8 +190,8 @@ class Controller:
             await self._save()
             await self._actors.learner.wait_saved()
         except LearnerLost as loss:
-            raise RuntimeError(f"stopped, but the last steps could not be saved: {loss}. A resume goes on from the newest "
-                               f"whole checkpoint in {self._run.checkpoints}") from loss
+            raise ActorGone(f"stopped, but the last steps could not be saved: {loss}. A resume goes on from the newest whole "
+                            f"checkpoint in {self._run.checkpoints}") from loss
 
     # --- groups --------------------------------------------------------------------------------------------------
     def _admit(self) -> None:

@@ -11,7 +11,7 @@ from rti.actors.build import build, cpus_of
 from rti.actors.cluster import Cluster
 from rti.actors.episodes import EpisodeRunner
 from rti.actors.evaluator import evaluate as run_evaluation
-from rti.actors.launching import ToProgress
+from rti.actors.launching import ToProgress, check_model
 from rti.config.keys import ConfigError
 from rti.config.schema import Config
 from rti.evaluation import summarise
@@ -26,6 +26,7 @@ def evaluate(config: Config, checkpoint: str = "", samples: int = 0) -> dict[str
     config.evaluation.samples = samples or config.evaluation.samples
     if checkpoint:
         config.model.path = str(policy_in(checkpoint))
+    check_model(config.model)
     with open_progress(0) as progress, ToProgress(progress).instead_of_stderr():
         return asyncio.run(_evaluate(config, progress))
 

@@ -14,7 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Callable, Iterator
 
-from rti.config.schema import RayConfig
+from rti.config.keys import ConfigError
+from rti.config.schema import ModelConfig, RayConfig
+from rti.lab import policy_dir
 from rti.run.progress import Progress
 
 
@@ -28,6 +30,15 @@ def prepare(config: RayConfig) -> None:
     if not cluster_address(config) and "RAY_AUTH_MODE" not in os.environ:
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+def check_model(config: ModelConfig) -> None:
+    """Refuse a policy that is not there before anything starts. A name on a hub is left to those who load it."""
+    path = Path(policy_dir() if config.path == "lab" else config.path).expanduser()
+    local = config.path == "lab" or path.is_absolute() or config.path.startswith(".") or path.is_dir()
+    if local and not (path / "config.json").is_file():
+        raise ConfigError(f"model.path is {config.path!r}: there is no Hugging Face directory at {path} (it would hold a "
+                          "config.json). Give `lab`, a directory that save_pretrained wrote, or a name like owner/model")
 
 
 def cluster_address(config: RayConfig) -> str:

@@ -11,7 +11,7 @@ from rti.actors import launching
 from rti.actors.evaluation import policy_in
 from rti.actors.training import Stopper, _place
 from rti.config.keys import ConfigError
-from rti.config.schema import Config, RayConfig
+from rti.config.schema import Config, ModelConfig, RayConfig
 from rti.control.faults import ActorFailed
 from rti.learner import checkpoint as checkpoints
 from rti.run.directory import RunDirectory
@@ -54,6 +54,16 @@ def test_mendable_errors_are_their_message_and_others_their_trace(clean_environm
     assert launching.guarded(fail(ActorFailed("a.run failed", where="remote trace"))) == 1
     text = capsys.readouterr().err
     assert "Traceback" in text and "remote trace" in text
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "./nothing", "."])
+def test_a_policy_that_is_not_there_is_refused_before_anything_starts(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="there is no Hugging Face directory"):
+        launching.check_model(ModelConfig(path=path))
+    launching.check_model(ModelConfig(path="owner/model"))
+    (tmp_path / "config.json").write_text("{}")
+    launching.check_model(ModelConfig(path="."))
 
 
 def whole_checkpoint(run: Path, step: int) -> Path:
