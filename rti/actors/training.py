@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-import logging
+import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any, Callable
 
@@ -28,7 +29,8 @@ from rti.learner.checkpoint import newest_whole, problem_of, step_of
 from rti.run.directory import SUMMARY, RunDirectory, is_run, summary
 from rti.run.progress import Progress, open_progress
 
-log = logging.getLogger(__name__)
+ECHO_S = 1.0
+"""A second signal within this time is the first one once more: a wrapper passes on what the terminal sends to all."""
 
 
 def train(config: Config, resume: str = "auto") -> int:
@@ -108,10 +110,12 @@ def _actors(parts: Parts) -> Actors:
 
 
 class Stopper:
-    """Turns the first SIGTERM or SIGINT into a stop; the second does what it would have done without us."""
+    """Turns the first SIGTERM or SIGINT into a stop; a second one ends the process at once, by the system's own hand: an
+    exception out of nowhere would leave the event loop waiting for what it broke."""
 
     def __init__(self) -> None:
         self._asked = asyncio.Event()
+        self._asked_at = 0.0
         self._stop: Callable[[], None] = lambda: None
 
     def __enter__(self) -> Stopper:
@@ -120,7 +124,8 @@ class Stopper:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._let_go()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().remove_signal_handler(number)
 
     def then(self, stop: Callable[[], None]) -> None:
         """What to call on a signal from now on."""
@@ -140,15 +145,16 @@ class Stopper:
             await asyncio.gather(task, asked, return_exceptions=True)
 
     def _on_signal(self, number: int) -> None:
+        if self._asked.is_set():
+            if time.monotonic() - self._asked_at > ECHO_S:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+            return
         print(f"{signal.Signals(number).name}: stopping at the next point where nothing is lost; once more ends at once",
               file=sys.stderr, flush=True)
-        self._let_go()
+        self._asked_at = time.monotonic()
         self._asked.set()
         self._stop()
-
-    def _let_go(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().remove_signal_handler(number)
 
 
 def _report(run_dir: Path) -> str:

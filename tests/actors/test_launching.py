@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -118,6 +120,25 @@ async def test_the_first_signal_stops_and_a_stop_that_came_early_is_not_lost(cap
         stopper.then(lambda: stops.append(1))
     assert stops == [1]
     assert "SIGTERM: stopping" in capsys.readouterr().err
+
+
+def test_a_second_signal_ends_at_once_unless_it_is_an_echo_of_the_first():
+    program = """if True:
+        import asyncio, os, signal, sys
+        from rti.actors import training
+        async def main():
+            with training.Stopper():
+                for _ in range(2):
+                    os.kill(os.getpid(), signal.SIGINT)
+                    await asyncio.sleep(0.05)
+                print("alive", flush=True)
+                training.ECHO_S = 0.01
+                os.kill(os.getpid(), signal.SIGINT)
+                await asyncio.sleep(30)
+        asyncio.run(main())
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "alive\n" and done.returncode == -signal.SIGINT
 
 
 async def test_without_a_signal_the_work_gives_its_result_or_its_error():
