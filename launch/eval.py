@@ -27,7 +27,7 @@ def main() -> int:
         prepare(config.ray)     # before Ray is imported
         from rti.actors.evaluation import evaluate
         result = evaluate(config, args.checkpoint, args.samples)
-        print(table(result, None), file=sys.stderr)
+        print(table({"evaluation": result}), file=sys.stderr)
         print(json.dumps(result))
         return 0
 

@@ -130,9 +130,12 @@ def _pair(low: Any, high: Any) -> Any:
 
 
 # --- for people --------------------------------------------------------------------------------------------------
-def table(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
-    """Plain text of at most 100 columns: a row a measure, with 95 % intervals in percent, and a row a class."""
-    sides = {name: side for name, side in (("before", before), ("after", after)) if side}
+def table(evaluations: Mapping[str, Mapping[str, Any] | None]) -> str:
+    """The evaluations side by side under their names (None: not made), with their difference where there are two.
+
+    Plain text of at most 100 columns: a row a measure, with 95 % intervals in percent, and a row a class.
+    """
+    sides = {name: side for name, side in evaluations.items() if side}
     if not sides:
         return "No evaluation."
     first = next(iter(sides.values()))

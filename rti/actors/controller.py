@@ -28,7 +28,7 @@ from rti.control.store import Facts
 from rti.evaluation import summarise
 from rti.learner.checkpoint import newest_whole, prune, step_directory
 from rti.run.directory import RunDirectory, evaluation_metrics
-from rti.run.ledger import VOIDED, LedgerEntry, entry_for
+from rti.run.ledger import LedgerEntry, entry_for, voided
 from rti.run.progress import Progress
 from rti.run.statistics import group_metrics, ledger_metrics
 from rti.trajectory import Group, decode, encode
@@ -209,24 +209,23 @@ class Controller:
 
     async def _sweep(self) -> None:
         """Void what the next step could not consume any more (invariant 6)."""
-        voided = self.plan.sweep()
-        if not voided:
+        old = self.plan.sweep()
+        if not old:
             return
-        making = [t for v in voided if (t := self._groups.pop(v.ticket.ordinal, None)) is not None]
+        making = [t for v in old if (t := self._groups.pop(v.ticket.ordinal, None)) is not None]
         for task in making:
             task.cancel()
         await asyncio.gather(*making, return_exceptions=True)
         # a group may have reached the buffer in the moment it was voided: out with all of them before they are admitted anew
-        await self._guarded(self._actors.buffer.void([v.ticket.group_id for v in voided]))
-        self._voided += [self._void_entry(v) for v in voided]
+        await self._guarded(self._actors.buffer.void([v.ticket.group_id for v in old]))
+        self._voided += [self._void_entry(v) for v in old]
 
     def _void_entry(self, void: Voided) -> LedgerEntry:
         task = self._tasks.train[void.ticket.task]
-        version = self.plan.version
         why = "too old when it was whole" if void.was_ready else "too old before it was whole"
-        return LedgerEntry(step=self.plan.step + 1, group_id=void.ticket.group_id, task_id=task.id, task_class=task.cls,
-                           disposition=VOIDED, learner_version=version, oldest_version=void.age_version,
-                           staleness=version - void.age_version, reason=why + (", for the last time" if void.dropped else ""))
+        return voided(void.ticket.group_id, task.id, step=self.plan.step + 1, learner_version=self.plan.version,
+                      oldest_version=void.age_version, reason=why + (", for the last time" if void.dropped else ""),
+                      dropped=void.dropped, task_class=task.cls)
 
     async def _next_batch(self) -> list[Ticket]:
         """The tickets of the next step, once enough groups are ready."""

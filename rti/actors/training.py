@@ -160,7 +160,7 @@ class Stopper:
 def _report(run_dir: Path) -> str:
     """What a person wants to see at the end."""
     result = json.loads((run_dir / SUMMARY).read_text())
-    lines = [table(result["before"], result["after"]), "",
+    lines = [table({side: result[side] for side in ("before", "after")}), "",
              f"{result['steps']} steps, {result['groups_failed']} groups failed, {result['groups_rescued']} of them were "
              f"rescued; {result['wall_s']:.0f} s, {result['peak_gb']:.1f} GB",
              f"records: {run_dir}    plots: tensorboard --logdir {run_dir / 'tensorboard'}"]

@@ -43,6 +43,17 @@ def model_config(vocab_size: int, pad_id: int, end_id: int, hidden: int, layers:
     )
 
 
+def grown(model: Qwen3ForCausalLM, config: Qwen3Config) -> Qwen3ForCausalLM:
+    """The model with as many layers as `config` asks for. New ones come last and add nothing until they are trained."""
+    deeper = Qwen3ForCausalLM(config)
+    missing = deeper.load_state_dict(model.state_dict(), strict=False).missing_keys
+    with torch.no_grad():
+        for name in missing:
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                deeper.get_parameter(name).zero_()
+    return deeper
+
+
 def corpus(gazetteer: Gazetteer) -> Iterator[str]:
     """Plain text for the tokenizer's merges: training names as they stand in queries, calls and results."""
     for place in gazetteer.places:
@@ -167,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--layers", type=int, default=5, help="decoder layers (default 5)")
     parser.add_argument("--report", type=int, default=200, help="steps between progress lines (default 200)")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (default 2)")
-    parser.add_argument("--init", type=Path, help="directory of an earlier build to go on from, tokenizer included")
+    parser.add_argument("--init", type=Path, help="an earlier build to go on from; --layers may be more than it has")
     parser.add_argument("--bf16", action="store_true", help="matrix products in bfloat16: faster where the CPU has it")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
@@ -179,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     lab_tokenizer.save(tokens, args.out)
     chat = LabChatFormat(tokens)
     config = model_config(tokens.get_vocab_size(), tokens.token_to_id(PAD), tokens.token_to_id(END), args.hidden, args.layers)
-    model = Qwen3ForCausalLM.from_pretrained(args.init) if args.init else Qwen3ForCausalLM(config)
+    model = grown(Qwen3ForCausalLM.from_pretrained(args.init), config) if args.init else Qwen3ForCausalLM(config)
     print(f"{model.num_parameters() / 1e6:.2f} M parameters, {config.vocab_size} tokens", flush=True)
     model.generation_config.eos_token_id = tokens.token_to_id(END)
     desk = training_desk(chat, gazetteer, random.Random(args.seed))

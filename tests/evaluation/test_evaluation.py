@@ -134,7 +134,7 @@ def test_no_tasks_and_a_task_twice_are_refused() -> None:
 # --- the table -------------------------------------------------------------------------------------------------------
 def test_the_table_reads_well_at_a_hundred_columns() -> None:
     before, after = summarise(results(1, 150, 0.1)), summarise(results(2, 150, 0.6))
-    text = table(before, after)
+    text = table({"before": before, "after": after})
     lines = text.splitlines()
     assert all(len(line) <= 100 for line in lines)
     assert lines[0].startswith("150 tasks, 4 samples each")
@@ -148,15 +148,15 @@ def test_the_table_reads_well_at_a_hundred_columns() -> None:
 
 
 def test_one_side_alone_has_no_change_column() -> None:
-    text = table(summarise(results(1, 20)), None)
+    text = table({"before": summarise(results(1, 20)), "after": None})
     assert "before" in text and "change" not in text and "after" not in text
-    assert table(None, None) == "No evaluation."
+    assert table({"before": None, "after": None}) == "No evaluation."
 
 
 def test_the_table_says_what_was_lost() -> None:
     rows = [TaskResult(task_id=f"a-task-with-a-long-name-{i}", cls="a class with quite a long name", outcomes=[True], lost=3)
             for i in range(5)]
-    text = table(summarise(results(1, 5)), summarise(rows))
+    text = table({"before": summarise(results(1, 5)), "after": summarise(rows)})
     assert "after: 15 samples of 5 tasks lost" in text and "before:" not in text
     assert all(len(line) <= 100 for line in text.splitlines())
 
@@ -165,9 +165,10 @@ def test_a_value_that_is_missing_is_a_dash() -> None:
     lost = summarise([TaskResult(task_id="a", cls="x", outcomes=[], lost=4)])
     other = summarise([TaskResult(task_id="a", cls="y", outcomes=[True] * 4)])
     for pair in ((lost, other), (other, lost), (lost, lost)):
-        assert next(line for line in table(*pair).splitlines() if line.startswith("p@1 ")).split()[-1] == "-"
+        text = table(dict(zip(("before", "after"), pair)))
+        assert next(line for line in text.splitlines() if line.startswith("p@1 ")).split()[-1] == "-"
 
 
 def test_a_k_beyond_the_samples_has_no_row() -> None:
-    text = table(summarise(results(1, 9, n=2)), summarise(results(2, 9, n=2)))
+    text = table({"before": summarise(results(1, 9, n=2)), "after": summarise(results(2, 9, n=2))})
     assert "pass@2" in text and "pass@3" not in text and "pass^4" not in text and "2 samples each" in text

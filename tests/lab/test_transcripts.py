@@ -1,5 +1,6 @@
 """What the lab policy is shown before reinforcement learning, and what it is never shown."""
 
+import asyncio
 import random
 from collections import defaultdict
 
@@ -7,9 +8,10 @@ import pytest
 
 from rti.chat.lab import LabChatFormat
 from rti.envs.navigation.gazetteer import Gazetteer
+from rti.lab import policy_dir
 from rti.lab import tokenizer as lab_tokenizer
 from rti.lab.build import VOCABULARY, corpus
-from rti.lab.transcripts import ALL_FOUND, LOOK_AGAIN, Desk
+from rti.lab.transcripts import ALL_FOUND, LOOK_AGAIN, Desk, Use
 from rti.lab.world import training_desk
 from rti.mas.roles import read_correction, read_validation, read_verdict
 
@@ -20,13 +22,18 @@ def gazetteer():
 
 
 @pytest.fixture(scope="module")
-def chat(gazetteer):
-    return LabChatFormat(lab_tokenizer.build(corpus(gazetteer), VOCABULARY))
+def chat():
+    return LabChatFormat.from_dir(policy_dir())
 
 
-async def write(chat, gazetteer, n=300, seed=3):
+async def write(chat, gazetteer, n, seed=3):
     desk = training_desk(chat, gazetteer, random.Random(seed))
     return [await desk.write() for _ in range(n)]
+
+
+@pytest.fixture(scope="module")
+def transcripts(chat, gazetteer):
+    return asyncio.run(write(chat, gazetteer, 300))
 
 
 def learnt_spans(chat, transcript):
@@ -34,23 +41,22 @@ def learnt_spans(chat, transcript):
     spans, at = [], 0
     while at < len(transcript.ids):
         end = at
-        while end < len(transcript.ids) and transcript.learn[end] == transcript.learn[at]:
+        while end < len(transcript.ids) and transcript.uses[end] == transcript.uses[at]:
             end += 1
-        if transcript.learn[at]:
+        if transcript.uses[at] == Use.LEARNT:
             spans.append((chat.decode(transcript.ids[:at]), chat.decode_text(transcript.ids[at:end])))
         at = end
     return spans
 
 
-async def test_every_kind_is_written_and_the_same_seed_gives_the_same_transcripts(chat, gazetteer):
-    first, second = await write(chat, gazetteer, 120), await write(chat, gazetteer, 120)
-    assert first == second
-    assert {t.kind for t in first} == set(Desk.KINDS)
+async def test_every_kind_is_written_and_the_same_seed_gives_the_same_transcripts(chat, gazetteer, transcripts):
+    assert await write(chat, gazetteer, 60) == transcripts[:60]
+    assert {t.kind for t in transcripts} == set(Desk.KINDS)
 
 
-async def test_on_a_namesake_the_policy_is_never_taught_to_look_again(chat, gazetteer):
+def test_on_a_namesake_the_policy_is_never_taught_to_look_again(chat, transcripts):
     looks_after_a_miss = 0
-    for transcript in await write(chat, gazetteer):
+    for transcript in transcripts:
         if transcript.kind in ("validate", "correct", "verify"):
             continue
         for before, turn in learnt_spans(chat, transcript):
@@ -60,24 +66,35 @@ async def test_on_a_namesake_the_policy_is_never_taught_to_look_again(chat, gaze
     assert looks_after_a_miss > 10
 
 
-async def test_what_follows_a_second_look_is_learnt_without_the_look(chat, gazetteer):
-    for transcript in await write(chat, gazetteer):
+def test_no_token_of_a_second_look_at_a_namesake_is_in_the_loss(chat, transcripts):
+    """Neither in the conversation itself nor as the history in a role's prompt."""
+    looks = 0
+    for transcript in transcripts:
+        text = chat.decode([i for i, use in zip(transcript.ids, transcript.uses) if use != Use.HIDDEN])
+        if transcript.kind in ("second_look", "validate", "correct", "verify"):
+            assert f'<|assistant|>{{"reasoning": "{LOOK_AGAIN}' not in text.split("\nDraft: ")[0]
+            looks += LOOK_AGAIN in chat.decode(transcript.ids)
+    assert looks > 50
+
+
+def test_what_follows_a_second_look_is_learnt_without_the_look(chat, transcripts):
+    for transcript in transcripts:
         if transcript.kind == "second_look":
             turns = [turn for _, turn in learnt_spans(chat, transcript)]
             assert len(turns) == 2 and ALL_FOUND in turns[1]
             assert LOOK_AGAIN in chat.decode(transcript.ids)
 
 
-async def test_names_held_out_for_test_are_never_shown(chat, gazetteer):
+def test_names_held_out_for_test_are_never_shown(chat, gazetteer):
     desk = training_desk(chat, gazetteer, random.Random(5))
     for _ in range(200):
         assert all(Gazetteer.part(s["name"]) == "train" for s in desk.draw().evidence["stops"])
 
 
-async def test_role_answers_are_read_by_the_pipeline_and_cover_both_verdicts(chat, gazetteer):
+def test_role_answers_are_read_by_the_pipeline_and_cover_both_verdicts(chat, transcripts):
     read = {"validate": read_validation, "correct": read_correction, "verify": read_verdict}
     verdicts = defaultdict(set)
-    for transcript in await write(chat, gazetteer):
+    for transcript in transcripts:
         if transcript.kind in read:
             (_, answer), = learnt_spans(chat, transcript)
             record = read[transcript.kind](answer)
@@ -95,3 +112,9 @@ def test_a_coordinate_has_the_same_tokens_wherever_it_stands(chat):
         ids = chat.encode(text)
         assert any(ids[i:i + len(alone)] == alone for i in range(len(ids)))
     assert all(len(chat.decode_text([i])) <= 2 for i in alone)
+
+
+def test_the_shipped_tokenizer_is_what_the_script_makes(gazetteer, tmp_path):
+    lab_tokenizer.save(lab_tokenizer.build(corpus(gazetteer), VOCABULARY), tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (tmp_path / name).read_bytes() == (policy_dir() / name).read_bytes(), name
