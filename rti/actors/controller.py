@@ -24,6 +24,7 @@ from rti.config.schema import Config
 from rti.control.faults import ActorGone, LearnerLost
 from rti.control.order import TaskOrder, Ticket
 from rti.control.plan import Entry, Phase, Plan, Voided
+from rti.control.retry import teaches
 from rti.control.store import Facts
 from rti.evaluation import summarise
 from rti.learner.checkpoint import newest_whole, prune, step_directory
@@ -247,14 +248,15 @@ class Controller:
         groups = [decode(d, Group) for d in data]
         metrics: dict[str, float] = {}
         version = began_with
-        if any(g.teaches for g in groups):
+        taught = {g.id for g in groups if teaches(g, self._config.rollout.train_truncated)}
+        if taught:
             self._progress.stage("learning")
             with self._meter.time("learner_s"):
                 report = await self._guarded(self._actors.learner.step(data, step))
             version, metrics = report.version, report.metrics
         await self._guarded(self._actors.buffer.commit(step, ids))
         self.plan.commit(version)
-        entries = [*self._voided, *(entry_for(g, step=step, learner_version=began_with) for g in groups)]
+        entries = [*self._voided, *(entry_for(g, step=step, learner_version=began_with, trained=g.id in taught) for g in groups)]
         self._voided = []
         self._run.consume(entries)
         self._run.save_trajectories(step, groups)
@@ -263,8 +265,8 @@ class Controller:
                 await self._guarded(self._publish())
             else:
                 self.plan.published()
-        metrics = {"learner/version": version, **metrics, **ledger_metrics(entries),
-                   **group_metrics(groups, learner_version=began_with, weight_eps=self._config.intervention.weight_eps)}
+        counted = group_metrics(groups, learner_version=began_with, weight_eps=self._config.intervention.weight_eps)
+        metrics = {"learner/version": version, **metrics, **counted, **ledger_metrics(entries)}
         await self._close_step(step, metrics, groups)
 
     async def _publish(self) -> None:
@@ -279,7 +281,8 @@ class Controller:
                 metrics |= evaluation_metrics(await self._evaluate(step))
             except Stopped:
                 stopped = True      # the step itself is whole, and is written down as such
-        metrics |= await self._guarded(self._meter.close(self._actors, self._episodes, groups))
+        trained_tokens = metrics.get("policy/trained_tokens", 0.0)
+        metrics |= await self._guarded(self._meter.close(self._actors, self._episodes, groups, trained_tokens))
         self._progress.update(step, self._run.log(step, metrics))
         if stopped:
             raise Stopped

@@ -54,8 +54,9 @@ class Meter:
     def _look(self) -> None:
         self.peak_gb = max(self.peak_gb, self._memory())
 
-    async def close(self, actors: Actors, episodes: EpisodeRunner, groups: Sequence[Group]) -> dict[str, float]:
-        """The metrics of the step that ends now."""
+    async def close(self, actors: Actors, episodes: EpisodeRunner, groups: Sequence[Group],
+                    trained_tokens: float) -> dict[str, float]:
+        """The metrics of the step that ends now. `trained_tokens` is the learner's word."""
         work, buffer = await actors.generators.work(), await actors.buffer.stats()
         await asyncio.to_thread(self._look)
         now = self._clock()
@@ -63,14 +64,13 @@ class Meter:
         spent, self._spent = self._spent, Counter()
         lost, episodes.lost = episodes.lost, Counter()
         restarts, self._restarts = actors.restarts - self._restarts, actors.restarts
-        tokens = sum(m.n_agent_tokens for g in groups if g.teaches for m in g.members)
         busy = work.busy_s / work.count
         out = {f"time/{k}": spent[k] for k in ("rollout_s", "learner_s", "publish_s", "checkpoint_s", "evaluation_s")}
         return out | {
             "time/step_s": step_s,
             "time/generator_tokens_per_s": work.sampled / busy if busy else 0.0,
             "time/scored_tokens_per_s": work.scored / busy if busy else 0.0,
-            "time/learner_tokens_per_s": tokens / spent["learner_s"] if spent["learner_s"] else 0.0,
+            "time/learner_tokens_per_s": trained_tokens / spent["learner_s"] if spent["learner_s"] else 0.0,
             "time/generator_idle_share": _idle(busy, step_s), "time/learner_idle_share": _idle(spent["learner_s"], step_s),
             "system/buffer_groups": buffer["groups"], "system/buffer_mb": buffer["memory_bytes"] / 1e6,
             "system/interveners": actors.interveners.alive, "system/restarts": restarts, "system/peak_gb": self.peak_gb,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from rti.trajectory import Ending
+from rti.trajectory import Ending, Group
 
 
 class Use(NamedTuple):
@@ -36,6 +36,11 @@ def use_of(ending: Ending, train_truncated: bool = True) -> Use:
     if ending is Ending.TRUNCATED and not train_truncated:
         return use._replace(trained=False)
     return use
+
+
+def teaches(group: Group, train_truncated: bool = True) -> bool:
+    """Invariant 8 over exactly the members that train: False where all their rewards are equal, and for less than two."""
+    return len({m.reward for m in group.members if use_of(m.ending, train_truncated).trained}) > 1
 
 
 class RetriesExhausted(RuntimeError):

@@ -201,6 +201,20 @@ async def test_groups_that_teach_nothing_cost_no_learner_step(tmp_path):
     assert fake.generators[0].loads == [0]
 
 
+async def test_the_ledger_counts_as_trained_what_the_algorithm_trains(tmp_path):
+    """rollout.train_truncated: false leaves cut episodes out of a group's statistics: with one member left nothing is taught."""
+    for name, train_truncated in (("all", True), ("whole", False)):
+        world = World(percent=100)
+        world.ending = lambda id: Ending.COMPLETED if id.endswith("/0") else Ending.TRUNCATED
+        fake = FakeRun(tmp_path / name, make_config(rollout__train_truncated=train_truncated), world, intervenes=False)
+        assert await fake.run()
+        kinds = {n.entry.disposition for n in read_ledger(tmp_path / name / "ledger.jsonl")}
+        assert kinds == {"trained" if train_truncated else "no_signal"}
+        assert len(fake.learner.steps) == (4 if train_truncated else 0)
+        assert {line["groups/trained"] for line in lines(tmp_path / name)} == ({3} if train_truncated else {0})
+        assert_audit_passes(tmp_path / name)
+
+
 async def test_only_failed_groups_are_intervened_and_only_by_an_algorithm_that_intervenes(tmp_path):
     for name, intervenes in (("rti", True), ("grpo", False)):
         fake = FakeRun(tmp_path / name, intervenes=intervenes)

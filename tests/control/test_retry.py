@@ -1,9 +1,13 @@
 """The truth table of endings, and the bound on running again."""
 
+import itertools
+
 import pytest
 
-from rti.control.retry import RetriesExhausted, RetryBook, Use, use_of
-from rti.trajectory import Ending
+from rti.algos import load_algorithm
+from rti.config.schema import AlgoConfig, InterventionConfig
+from rti.control.retry import RetriesExhausted, RetryBook, Use, teaches, use_of
+from rti.trajectory import Ending, Group, Trajectory
 
 
 def test_every_ending_is_in_the_table_and_agrees_with_what_the_trajectory_says_of_it():
@@ -22,6 +26,17 @@ def test_one_setting_decides_whether_a_cut_episode_is_trained_on():
     assert use_of(Ending.TRUNCATED, train_truncated=True).trained
     assert use_of(Ending.TRUNCATED, train_truncated=False) == Use(trained=False, counted=True, again=False)
     assert use_of(Ending.COMPLETED, train_truncated=False).trained
+
+
+@pytest.mark.parametrize("train_truncated", [True, False])
+def test_a_group_teaches_exactly_where_the_algorithm_finds_an_advantage(train_truncated):
+    algorithm = load_algorithm(AlgoConfig(), InterventionConfig(), train_truncated)
+    kinds = [(ending, reward) for ending in (Ending.COMPLETED, Ending.TRUNCATED, Ending.INFRASTRUCTURE) for reward in (0.0, 1.0)]
+    for chosen in itertools.product(kinds, repeat=3):
+        members = [Trajectory(id=f"0-0/{i}", group_id="0-0", task_id="t", ending=ending, reward=reward)
+                   for i, (ending, reward) in enumerate(chosen)]
+        group = Group(id="0-0", task_id="t", members=members)
+        assert teaches(group, train_truncated) == bool(algorithm.advantages(group).any()), chosen
 
 
 def test_each_episode_has_its_own_bound_and_the_message_says_what_why_and_the_mend():
