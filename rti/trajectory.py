@@ -295,5 +295,7 @@ def decode_at(data: bytes | memoryview, offset: int, kind: type[T]) -> tuple[T, 
         raise DecodeError("checksum mismatch: the record is damaged")
     try:
         return _decoders[kind].decode(payload), end
-    except msgspec.DecodeError as e:
+    except DecodeError:
+        raise
+    except (msgspec.DecodeError, struct.error, ValueError, TypeError) as e:     # the latter: an array that is none
         raise DecodeError(f"not a {kind.__name__}: {e}") from e
