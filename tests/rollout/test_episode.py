@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -95,6 +96,23 @@ async def test_a_full_context_is_truncated():
     assert t.ending == Ending.TRUNCATED
     assert len(t.samples[0].token_ids) <= 400
     assert engine.requests[-1].max_tokens < 500, "the last request fits what the context leaves"
+
+
+async def test_a_tool_output_of_5000_tokens_ends_the_episode_and_what_came_before_it_trains():
+    class Flood(EchoEnvironment):
+        async def step(self, message):
+            came = await super().step(message)
+            flood = [msgspec.structs.replace(m, content="7" * 5000) for m in came.messages]
+            return msgspec.structs.replace(came, messages=flood)
+
+    engine = engine_of(ECHO)
+    t = await play(engine, Flood(), limits=RolloutConfig(max_tokens=300, max_context=1000))
+    assert (t.ending, t.reward, len(t.steps), len(engine.requests)) == (Ending.TRUNCATED, 0.0, 1, 1)
+    assert len(t.steps[0].observations[0].content) == 5000
+    (sample,) = t.samples
+    assert len(sample.token_ids) < 1000 and sample.mask.sum() == t.steps[0].n_tokens
+    whole = await play(engine_of(ECHO, FINISH), Flood(), limits=RolloutConfig(max_tokens=300, max_context=10_000))
+    assert whole.success and (whole.samples[0].sources == Source.CONTEXT).sum() > 5000
 
 
 async def test_a_prompt_that_the_engine_has_no_room_for_is_truncated():
