@@ -130,3 +130,15 @@ def test_links_and_named_files_exist(document):
     named = re.findall(r"`((?:rti|launch|configs|docs|tests|benchmarks)/[\w./-]+\.(?:py|md|yaml|gz))`", text)
     broken += [name for name in named if not (ROOT / name).exists()]
     assert not broken, f"{document.name} names what is not there: {broken}"
+
+
+def test_the_tests_that_a_document_names_are_there():
+    there = {name for path in (ROOT / "tests").rglob("test_*.py")
+             for name in re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text(encoding="utf-8"), re.M)}
+    named = {name for document in DOCUMENTS for name in re.findall(r"`(test_\w+)`", document.read_text(encoding="utf-8"))}
+    assert named and named <= there, f"no such tests: {sorted(named - there)}"
+
+
+def test_every_field_bug_has_a_row():
+    rows = re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "field-bugs.md").read_text(encoding="utf-8"), re.M)
+    assert rows == [str(n) for n in range(1, 40)]
