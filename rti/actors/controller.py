@@ -256,7 +256,8 @@ class Controller:
             version, metrics = report.version, report.metrics
         await self._guarded(self._actors.buffer.commit(step, ids))
         self.plan.commit(version)
-        entries = [*self._voided, *(entry_for(g, step=step, learner_version=began_with, trained=g.id in taught) for g in groups)]
+        consumed = [entry_for(g, step=step, learner_version=began_with, trained=g.id in taught) for g in groups]
+        entries = [*self._voided, *consumed]
         self._voided = []
         self._run.consume(entries)
         self._run.save_trajectories(step, groups)

@@ -202,7 +202,7 @@ async def test_groups_that_teach_nothing_cost_no_learner_step(tmp_path):
 
 
 async def test_the_ledger_counts_as_trained_what_the_algorithm_trains(tmp_path):
-    """rollout.train_truncated: false leaves cut episodes out of a group's statistics: with one member left nothing is taught."""
+    """rollout.train_truncated: false leaves cut episodes out of a group's statistics: one member alone teaches nothing."""
     for name, train_truncated in (("all", True), ("whole", False)):
         world = World(percent=100)
         world.ending = lambda id: Ending.COMPLETED if id.endswith("/0") else Ending.TRUNCATED

@@ -31,7 +31,7 @@ def test_one_setting_decides_whether_a_cut_episode_is_trained_on():
 @pytest.mark.parametrize("train_truncated", [True, False])
 def test_a_group_teaches_exactly_where_the_algorithm_finds_an_advantage(train_truncated):
     algorithm = load_algorithm(AlgoConfig(), InterventionConfig(), train_truncated)
-    kinds = [(ending, reward) for ending in (Ending.COMPLETED, Ending.TRUNCATED, Ending.INFRASTRUCTURE) for reward in (0.0, 1.0)]
+    kinds = list(itertools.product((Ending.COMPLETED, Ending.TRUNCATED, Ending.INFRASTRUCTURE), (0.0, 1.0)))
     for chosen in itertools.product(kinds, repeat=3):
         members = [Trajectory(id=f"0-0/{i}", group_id="0-0", task_id="t", ending=ending, reward=reward)
                    for i, (ending, reward) in enumerate(chosen)]
