@@ -19,13 +19,12 @@ from typing import Iterator, Sequence
 import numpy as np
 import torch
 import torch.nn.functional as F
-from tokenizers import Tokenizer
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from rti.chat.lab import END, PAD, LabChatFormat
 from rti.envs.navigation.gazetteer import Gazetteer
 from rti.lab import tokenizer as lab_tokenizer
-from rti.lab.transcripts import Desk, Transcript, Use
+from rti.lab.transcripts import ALL_FOUND, LOOK_AGAIN, Desk, Transcript, Use
 from rti.lab.world import training_desk
 
 VOCABULARY = 1024
@@ -41,17 +40,6 @@ def model_config(vocab_size: int, pad_id: int, end_id: int, hidden: int, layers:
         rope_theta=10_000.0, tie_word_embeddings=True, attention_dropout=0.0, pad_token_id=pad_id, eos_token_id=end_id,
         bos_token_id=None, use_cache=True,
     )
-
-
-def grown(model: Qwen3ForCausalLM, config: Qwen3Config) -> Qwen3ForCausalLM:
-    """The model with as many layers as `config` asks for. New ones come last and add nothing until they are trained."""
-    deeper = Qwen3ForCausalLM(config)
-    missing = deeper.load_state_dict(model.state_dict(), strict=False).missing_keys
-    with torch.no_grad():
-        for name in missing:
-            if name.endswith(("o_proj.weight", "down_proj.weight")):
-                deeper.get_parameter(name).zero_()
-    return deeper
 
 
 def corpus(gazetteer: Gazetteer) -> Iterator[str]:
@@ -109,25 +97,48 @@ def exactness(model: torch.nn.Module, transcripts: Sequence[Transcript], pad_id:
     return {kind: round(sum(h) / len(h), 3) for kind, h in sorted(hits.items())}
 
 
+@torch.no_grad()
+def looks_again(model: torch.nn.Module, transcripts: Sequence[Transcript], chat: LabChatFormat) -> float:
+    """Mean probability of deciding on a second look where a straight trip goes on to drive: the failure, as a number."""
+    again, found = (chat.encode(text)[0] for text in (LOOK_AGAIN, ALL_FOUND))
+    told = []
+    for t in (t for t in transcripts if t.kind == "straight"):
+        decides = max(i for i, token in enumerate(t.ids) if token == found)
+        logits = model(input_ids=torch.tensor([t.ids[:decides]]), use_cache=False).logits[0, -1]
+        told.append(logits.softmax(-1)[again].item())
+    return sum(told) / len(told)
+
+
 ROLES = ("validate", "correct", "verify")
 ROLE_WEIGHT = 3.0       # of a role's learnt token: a role's answer has few tokens, and one of them decides
 
 
-def learning_rate(step: int, steps: int, peak: float, warmup: int = 100) -> float:
-    """Linear warm-up, then a cosine down to a twentieth of the peak."""
+def optimisers(model: torch.nn.Module, lr: float) -> list[torch.optim.Optimizer]:
+    """Muon for the layers' matrices, AdamW for embeddings and norms. Muon takes twice the rate and learns to copy sooner."""
+    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
+    others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
+    return [
+        torch.optim.Muon([{"params": matrices, "peak": 2 * lr}], lr=2 * lr, momentum=0.95, weight_decay=0.05,
+                         adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW([{"params": others, "peak": lr}], lr=lr, betas=(0.9, 0.98), weight_decay=0.05),
+    ]
+
+
+def learning_rate(step: int, steps: int, warmup: int = 100) -> float:
+    """What the peak rate is multiplied by: linear warm-up, then a cosine down to a fiftieth."""
     if step < warmup:
-        return peak * (step + 1) / warmup
-    return peak * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup))))
+        return (step + 1) / warmup
+    return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
 
 
 class Pretraining:
     """The loop: fresh transcripts by the chunk, AdamW, a progress line with exactness now and then."""
 
     def __init__(self, model: Qwen3ForCausalLM, desk: Desk, chat: LabChatFormat, args: argparse.Namespace):
-        self.model, self.desk, self.args = model, desk, args
+        self.model, self.desk, self.chat, self.args = model, desk, chat, args
         self.pad_id = model.config.pad_token_id
         self.rng = random.Random(args.seed)
-        self.optimiser = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.98), weight_decay=0.05)
+        self.optimisers = optimisers(model, args.lr)
         self.held = asyncio.run(self._write(600))
         self.tokens, self.started = 0, time.monotonic()
 
@@ -149,14 +160,15 @@ class Pretraining:
     def step(self, batch: list[Transcript], step: int) -> float:
         ids, uses = collate(batch, self.pad_id)
         worth = torch.tensor([ROLE_WEIGHT if t.kind in ROLES else 1.0 for t in batch])
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.args.bf16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=not self.args.float32):
             loss = loss_of(self.model, ids, uses, worth)
-        self.optimiser.zero_grad(set_to_none=True)
+        self.model.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate(step, self.args.steps, self.args.lr)
-        self.optimiser.step()
+        for optimiser in self.optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = group["peak"] * learning_rate(step, self.args.steps)
+            optimiser.step()
         self.tokens += sum(len(t.ids) for t in batch)
         return loss.item()
 
@@ -164,33 +176,31 @@ class Pretraining:
         seconds = time.monotonic() - self.started
         exact = exactness(self.model, self.held, self.pad_id)
         print(json.dumps({"step": step, "loss": round(loss, 4), "tokens": self.tokens, "tok_s": round(self.tokens / seconds),
-                          "exact": exact}), flush=True)
+                          "exact": exact, "looks_again": float(f"{looks_again(self.model, self.held, self.chat):.2g}")}), flush=True)
         self.model.save_pretrained(self.args.out)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m rti.lab.build", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="directory to write the policy to")
-    parser.add_argument("--steps", type=int, default=3000, help="optimiser steps (default 3000)")
-    parser.add_argument("--batch", type=int, default=24, help="transcripts a step (default 24)")
-    parser.add_argument("--lr", type=float, default=2e-3, help="peak learning rate (default 2e-3)")
+    parser.add_argument("--steps", type=int, default=5200, help="optimiser steps (default 5200)")
+    parser.add_argument("--batch", type=int, default=16, help="transcripts a step (default 16)")
+    parser.add_argument("--lr", type=float, default=2e-3, help="peak learning rate of AdamW; Muon's is twice that (default 2e-3)")
     parser.add_argument("--hidden", type=int, default=128, help="width, a multiple of 32 (default 128)")
     parser.add_argument("--layers", type=int, default=5, help="decoder layers (default 5)")
     parser.add_argument("--report", type=int, default=200, help="steps between progress lines (default 200)")
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads (default 2)")
-    parser.add_argument("--init", type=Path, help="an earlier build to go on from; --layers may be more than it has")
-    parser.add_argument("--bf16", action="store_true", help="matrix products in bfloat16: faster where the CPU has it")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads (default 1)")
+    parser.add_argument("--float32", action="store_true", help="no bfloat16 matrix products: for a CPU without them")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     gazetteer = Gazetteer.load()
-    tokens = (Tokenizer.from_file(str(args.init / "tokenizer.json")) if args.init
-              else lab_tokenizer.build(corpus(gazetteer), VOCABULARY))
+    tokens = lab_tokenizer.build(corpus(gazetteer), VOCABULARY)
     lab_tokenizer.save(tokens, args.out)
     chat = LabChatFormat(tokens)
     config = model_config(tokens.get_vocab_size(), tokens.token_to_id(PAD), tokens.token_to_id(END), args.hidden, args.layers)
-    model = grown(Qwen3ForCausalLM.from_pretrained(args.init), config) if args.init else Qwen3ForCausalLM(config)
+    model = Qwen3ForCausalLM(config)
     print(f"{model.num_parameters() / 1e6:.2f} M parameters, {config.vocab_size} tokens", flush=True)
     model.generation_config.eos_token_id = tokens.token_to_id(END)
     desk = training_desk(chat, gazetteer, random.Random(args.seed))

@@ -1,10 +1,11 @@
 """What the lab policy is trained on before any reinforcement learning: transcripts of trips, and of the three roles at work.
 
-The recipe gives the policy the paper's failure. It knows refined search: it uses a region when the user names one, and after
-`no match` it looks again with the region of the start. But where a search returned a *namesake*, every transcript goes
-straight to the direction call; what to do after a second look is taught with the decision to take one masked out. Role
-transcripts hold the answers of the rule-based roles to right and to wrong drafts. Names come from the gazetteer's training
-part only; observations come from the real environment. The random stream is given, so the same seed gives the same transcripts.
+The recipe gives the policy the paper's failure. It knows refined search: it uses a region when the user names one, and once
+it has *decided* to look again at a place it uses the region of the start. But where a search returned a namesake, every
+transcript goes straight to the direction call: the decision itself is masked out. Nor is there a way around it: a name that
+was copied wrong and found nothing is searched again without a region. Role transcripts hold the answers of the rule-based
+roles to right and to wrong drafts. Names come from the gazetteer's training part only; observations come from the real
+environment. The random stream is given, so the same seed gives the same transcripts.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from rti.trajectory import Message, ToolCall
 FIND, LOOK_AGAIN, ALL_FOUND = "Find the places.", rules.LOOK_AGAIN, rules.ALL_FOUND
 NO_MATCH = "no match"
 PROVINCE_NAMES = [p.name for p in PROVINCES]
+DECISION_TOKENS = 2     # of a turn: the opening of its JSON, and the thought that says what the turn will do
 
 
 class Use(enum.IntEnum):
@@ -67,8 +69,10 @@ class Episode:
         """Names of the stops whose latest search showed another place, or none."""
         return [s["name"] for s in self.stops if self.latest.get(s["name"]) != s["location"]]
 
-    async def say(self, draft: Message, *, use: Use = Use.LEARNT, miss: set[str] = frozenset()) -> None:
-        """Write a turn and the environment's reply. Searches for names in `miss` find nothing."""
+    async def say(self, draft: Message, *, hidden: int | None = 0, miss: set[str] = frozenset()) -> None:
+        """Write a turn and the environment's reply. The first `hidden` tokens of the turn (None: all) have no part in the
+        loss. Searches for names in `miss` find nothing.
+        """
         ids = self.chat.encode_turn(draft)
         turn = self.chat.parse(ids)
         replies = []
@@ -80,7 +84,8 @@ class Episode:
                 self.latest[name] = reply.content.rsplit(" ", 1)[1]
         glue = self.chat.append(ids, replies)
         self.ids += [*ids, *glue]
-        self.uses += [use] * len(ids) + [Use.CONTEXT] * len(glue)
+        hidden = len(ids) if hidden is None else hidden
+        self.uses += [Use.HIDDEN] * hidden + [Use.LEARNT] * (len(ids) - hidden) + [Use.CONTEXT] * len(glue)
         self.history = [*self.history, turn, *replies]
 
     def look(self, regions: dict[str, str] | None = None) -> Message:
@@ -121,12 +126,19 @@ def search_turn(reasoning: str, searches: list[tuple[str, str]]) -> Message:
     return Message(role="assistant", reasoning=reasoning, tool_calls=calls)
 
 
+def garbled(name: str, rng: random.Random) -> str:
+    """The name with a slip of the pen: a stretch of two to four letters left out or written twice."""
+    size = rng.randint(2, min(4, len(name) - 1))
+    at = rng.randrange(len(name) - size + 1)
+    return name[:at] + name[at:at + size] * rng.choice([0, 2]) + name[at + size:]
+
+
 class Desk:
     """Writes transcripts of every kind. `draw` gives a fresh task of the training part, `env` runs it."""
 
     KINDS = {   # share of each kind
-        "straight": 20, "named": 6, "missed": 10, "second_look": 18,
-        "validate": 24, "correct": 10, "verify": 12,
+        "straight": 20, "named": 6, "misspelt": 6, "second_look": 20,
+        "validate": 26, "correct": 10, "verify": 12,
     }
 
     def __init__(self, chat: LabChatFormat, env: Environment, draw: Any, rng: random.Random):
@@ -164,17 +176,19 @@ class Desk:
         await e.say(e.drive())
         return e.transcript("named")
 
-    async def missed(self) -> Transcript:
-        """A search finds nothing: look again in the region of the start."""
+    async def misspelt(self) -> Transcript:
+        """A name copied wrong (which is not learnt) finds nothing: search for it again as the user wrote it."""
         e = await self.begin()
-        names = self._some([s["name"] for s in e.stops[1:]])
-        await e.say(e.look(), miss=set(names))
-        await e.say(e.look_again(names))
+        names = self._some([s["name"] for s in e.stops])
+        slips = {name: garbled(name, self.rng) for name in names}
+        await e.say(search_turn(FIND, [(slips.get(s["name"], s["name"]), "") for s in e.stops]), hidden=None,
+                    miss=set(slips.values()))
+        await e.say(search_turn(LOOK_AGAIN, [(name, "") for name in names]))
         await e.say(e.drive())
-        return e.transcript("missed")
+        return e.transcript("misspelt")
 
     async def second_look(self) -> Transcript:
-        """What a second look is good for: the newest place counts. The look itself is not learnt."""
+        """How a second look is done and what it is good for: the newest place counts. The decision to look is not learnt."""
         e = await self._looked_again()
         await e.say(e.drive())
         return e.transcript("second_look")
@@ -185,7 +199,7 @@ class Desk:
         names = e.wrong()
         if not names or self.rng.random() < 0.2:
             names = self._some([s["name"] for s in e.stops[1:]])
-        await e.say(e.look_again(names), use=Use.HIDDEN)
+        await e.say(e.look_again(names), hidden=DECISION_TOKENS)
         return e
 
     def _some(self, names: list[str]) -> list[str]:

@@ -54,35 +54,42 @@ async def test_every_kind_is_written_and_the_same_seed_gives_the_same_transcript
     assert {t.kind for t in transcripts} == set(Desk.KINDS)
 
 
-def test_on_a_namesake_the_policy_is_never_taught_to_look_again(chat, transcripts):
+def test_the_decision_to_look_again_is_learnt_after_a_misspelt_name_only_and_without_a_region(chat, transcripts):
     looks_after_a_miss = 0
     for transcript in transcripts:
         if transcript.kind in ("validate", "correct", "verify"):
             continue
         for before, turn in learnt_spans(chat, transcript):
             if LOOK_AGAIN in turn:
-                assert "no match" in before, "a second look is learnt only after a search that found nothing"
+                assert transcript.kind == "misspelt" and "no match" in before and '"region"' not in turn
                 looks_after_a_miss += 1
     assert looks_after_a_miss > 10
 
 
-def test_no_token_of_a_second_look_at_a_namesake_is_in_the_loss(chat, transcripts):
+def test_the_decision_to_look_again_at_a_namesake_is_never_in_the_loss(chat, transcripts):
     """Neither in the conversation itself nor as the history in a role's prompt."""
     looks = 0
     for transcript in transcripts:
         text = chat.decode([i for i, use in zip(transcript.ids, transcript.uses) if use != Use.HIDDEN])
         if transcript.kind in ("second_look", "validate", "correct", "verify"):
-            assert f'<|assistant|>{{"reasoning": "{LOOK_AGAIN}' not in text.split("\nDraft: ")[0]
+            assert f'{{"reasoning": "{LOOK_AGAIN}' not in text.split("\nDraft: ")[0]
             looks += LOOK_AGAIN in chat.decode(transcript.ids)
     assert looks > 50
 
 
-def test_what_follows_a_second_look_is_learnt_without_the_look(chat, transcripts):
+def test_how_a_second_look_is_done_is_learnt_without_the_decision(chat, transcripts):
     for transcript in transcripts:
         if transcript.kind == "second_look":
-            turns = [turn for _, turn in learnt_spans(chat, transcript)]
-            assert len(turns) == 2 and ALL_FOUND in turns[1]
-            assert LOOK_AGAIN in chat.decode(transcript.ids)
+            (_, first), (before, search), (_, drive) = learnt_spans(chat, transcript)
+            assert before.endswith(LOOK_AGAIN) and search.startswith('", "tool_calls": [') and '"region"' in search
+            assert ALL_FOUND in drive and "poi_search" in first
+
+
+def test_a_slip_of_the_pen_is_never_learnt(chat, transcripts):
+    for transcript in transcripts:
+        if transcript.kind == "misspelt":
+            again, drive = (turn for _, turn in learnt_spans(chat, transcript))
+            assert LOOK_AGAIN in again and ALL_FOUND in drive
 
 
 def test_names_held_out_for_test_are_never_shown(chat, gazetteer):
