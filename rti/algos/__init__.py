@@ -16,13 +16,17 @@ if TYPE_CHECKING:
 def load_algorithm(config: AlgoConfig, intervention: InterventionConfig, train_truncated: bool = True) -> Algorithm:
     """`train_truncated` is rollout.train_truncated: whether an episode that a length limit cut is trained on."""
     from rti.algos.grpo import GRPO
+    from rti.algos.gspo import GSPO
     from rti.algos.rti import RTI
 
     shared = dict(clip_low=config.clip_low, clip_high=config.clip_high, advantage_eps=config.advantage_eps,
-                  kl_coef=config.kl_coef, train_truncated=train_truncated)
+                  advantage_std=config.advantage_std, aggregation=config.aggregation, ratio=config.ratio,
+                  importance_cap=config.importance_cap, kl_coef=config.kl_coef, train_truncated=train_truncated)
     if config.name == "grpo":
         return GRPO(**shared)
+    if config.name == "gspo":
+        return GSPO(**shared)
     if config.name == "rti":
         return RTI(**shared, weight_eps=intervention.weight_eps, reweight=intervention.reweight,
                    denominator=intervention.denominator)
-    raise ValueError(f"algo.name is {config.name!r}; it must be one of grpo, rti")
+    raise ValueError(f"algo.name is {config.name!r}; it must be one of grpo, gspo, rti")

@@ -25,7 +25,8 @@ class TokenBatch:
     weights: torch.Tensor               # float32 [N], as stored on the sample
     intervened: torch.Tensor            # bool [N]: Source.CORRECTION
     advantages: torch.Tensor            # float32 [N], of the trajectory that a token belongs to
-    scales: torch.Tensor                # float32 [N]: 1 / (|tau_i| * trajectories of the whole step)
+    scales: torch.Tensor                # float32 [N]: what the token's term is multiplied by (rti.learner.batch)
+    sequence: torch.Tensor              # int64 [N]: which sequence of the micro-batch a token belongs to; whole ones only
     reference_logps: torch.Tensor | None = None     # float32 [N], of the reference policy; only with a KL term
 
 
@@ -57,6 +58,8 @@ class Algorithm(Protocol):
     """Whether a failed group is run again under intervention."""
     kl_coef: float
     """Where above 0 the batch must carry `reference_logps`."""
+    aggregation: str
+    """sequence: the step's mean over trajectories of each one's mean over its tokens; token: over all tokens of the step."""
 
     def trains(self, trajectory: Trajectory) -> bool:
         """Whether a member is trained on and part of its group's statistics."""
@@ -101,6 +104,8 @@ _MEANS = {      # key: (sum, count)
     "policy/logp_gap": ("logp_gap", "plain"),
     "policy/entropy": ("entropy", "entropy_tokens"),
     "policy/reference_kl": ("reference_kl", "tokens"),
+    "policy/importance_mean": ("importance", "tokens"),
+    "policy/importance_capped": ("importance_capped", "tokens"),
     "policy/weight_mean": ("weight", "intervened"),
     "policy/weight_clipped": ("weight_clipped", "intervened"),
     "policy/intervened_ratio_mean": ("intervened_ratio", "intervened"),

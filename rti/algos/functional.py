@@ -13,8 +13,9 @@ import torch
 from rti.algos.base import LossOutput, Metrics, TokenBatch
 
 
-def group_advantages(rewards: np.ndarray, trained: np.ndarray, eps: float) -> np.ndarray:
-    """(r - mean) / (std + eps) over the members in `trained` (population std); 0 elsewhere. float32 [G].
+def group_advantages(rewards: np.ndarray, trained: np.ndarray, eps: float, divide: bool = True) -> np.ndarray:
+    """(r - mean) / (std + eps) over the members in `trained` (population std); 0 elsewhere. float32 [G]. `divide` False:
+    r - mean.
 
     Exactly 0 for a group of one and for equal rewards, whatever rounding would make of them.
     """
@@ -24,7 +25,7 @@ def group_advantages(rewards: np.ndarray, trained: np.ndarray, eps: float) -> np
     if not np.isfinite(kept).all():
         raise ValueError(f"a reward is not a finite number: {kept.tolist()}; an environment must return a finite reward")
     if len(kept) > 1 and (kept != kept[0]).any():
-        out[trained] = (kept - kept.mean()) / (kept.std() + eps)
+        out[trained] = (kept - kept.mean()) / (kept.std() + eps if divide else 1.0)
     return out
 
 
@@ -38,18 +39,39 @@ def k3(log_ratio: torch.Tensor) -> torch.Tensor:
     return torch.expm1(log_ratio) - log_ratio
 
 
-def policy_loss(batch: TokenBatch, current_logps: torch.Tensor, old_logps: torch.Tensor, weights: torch.Tensor, *,
-                clip_low: float, clip_high: float, kl_coef: float, entropy: torch.Tensor | None) -> LossOutput:
+def log_ratio(batch: TokenBatch, current_logps: torch.Tensor, old_logps: torch.Tensor) -> torch.Tensor:
+    """log rho_t = current_t - old_t [N], 0 where masked."""
+    return masked(batch.mask, current_logps.float()) - masked(batch.mask, old_logps)
+
+
+def sequence_mean(batch: TokenBatch, values: torch.Tensor) -> torch.Tensor:
+    """Each token's sequence's mean of `values` [N] over its trained tokens."""
+    n = int(batch.sequence.max()) + 1 if len(batch.sequence) else 0
+    total = values.new_zeros(n).index_add(0, batch.sequence, masked(batch.mask, values))
+    count = values.new_zeros(n).index_add(0, batch.sequence, batch.mask.to(values.dtype))
+    return (total / count.clamp(min=1))[batch.sequence]
+
+
+def importance_weights(batch: TokenBatch, gap: torch.Tensor, cap: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """min(exp(gap), cap) [N], detached (truncated importance sampling), and the sums that are measured of it."""
+    raw = torch.exp(gap.detach())
+    weights = raw.clamp(max=cap)
+    return weights, {"importance": _total(batch.mask, weights), "importance_capped": _count(batch.mask & (raw > cap))}
+
+
+def policy_loss(batch: TokenBatch, current_logps: torch.Tensor, log_ratio: torch.Tensor, weights: torch.Tensor, *,
+                clip_low: float, clip_high: float, kl_coef: float, entropy: torch.Tensor | None,
+                gap: torch.Tensor | None = None) -> LossOutput:
     """-sum_t scale_t w_t min(rho_t A_t, clip(rho_t, 1 - clip_low, 1 + clip_high) A_t) (+ kl_coef sum_t scale_t k3_t).
 
-    rho_t = exp(current_t - old_t). With scale_t = 1 / (|tau_i| n) this is the mean over the step's n trajectories of each one's
+    rho_t = exp(log_ratio_t). With scale_t = 1 / (|tau_i| n) this is the mean over the step's n trajectories of each one's
     mean over its agent tokens. Sums are in float64, so that they hardly depend on how the step is cut into micro-batches.
+    `gap` [N]: the token's own log pi_theta - log behaviour, where that is not what log_ratio is; it is only measured.
     """
     mask = batch.mask
-    current, old = masked(mask, current_logps.float()), masked(mask, old_logps)
+    current = masked(mask, current_logps.float())
     advantages, scales = masked(mask, batch.advantages), masked(mask, batch.scales)
     weights = masked(mask, weights.detach())
-    log_ratio = current - old
     ratio = torch.exp(log_ratio)
     surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - clip_low, 1 + clip_high) * advantages)
     objective = (scales * masked(mask, weights * surrogate)).double().sum()
@@ -62,7 +84,8 @@ def policy_loss(batch: TokenBatch, current_logps: torch.Tensor, old_logps: torch
         term = (scales * masked(mask, kl)).double().sum()
         loss = loss + kl_coef * term
         sums |= {"reference_kl_term": term.detach(), "reference_kl": _total(mask, kl)}
-    metrics = _measure(batch, log_ratio.detach(), ratio.detach(), clip_low, clip_high, entropy)
+    gap = log_ratio if gap is None else gap
+    metrics = _measure(batch, gap.detach(), ratio.detach(), clip_low, clip_high, entropy)
     return LossOutput(loss, Metrics({"loss": loss.detach()} | sums | metrics.sums, metrics.least, metrics.greatest))
 
 
@@ -79,7 +102,7 @@ def measure_weights(batch: TokenBatch, weights: torch.Tensor, log_ratio: torch.T
     return Metrics(sums, {"weight": _least(at, weights)}, {"weight": _greatest(at, weights)})
 
 
-def _measure(batch: TokenBatch, log_ratio: torch.Tensor, ratio: torch.Tensor, clip_low: float, clip_high: float,
+def _measure(batch: TokenBatch, gap: torch.Tensor, ratio: torch.Tensor, clip_low: float, clip_high: float,
              entropy: torch.Tensor | None) -> Metrics:
     mask, advantages = batch.mask, batch.advantages
     plain = mask & ~batch.intervened
@@ -88,13 +111,13 @@ def _measure(batch: TokenBatch, log_ratio: torch.Tensor, ratio: torch.Tensor, cl
         "clip_low": _count(mask & (ratio < 1 - clip_low) & (advantages < 0)),
         "clip_high": _count(mask & (ratio > 1 + clip_high) & (advantages > 0)),
         "plain": _count(plain),                         # sampled by the policy itself: where both distributions are its own
-        "approx_kl": _total(plain, k3(log_ratio)),      # KL(behaviour || current)
-        "logp_gap": _total(plain, log_ratio.abs()),
+        "approx_kl": _total(plain, k3(gap)),      # KL(behaviour || current)
+        "logp_gap": _total(plain, gap.abs()),
     }
     if entropy is not None:
         sums |= {"entropy": _total(mask, entropy.detach()), "entropy_tokens": _count(mask)}
     return Metrics(sums, {"ratio": _least(mask, ratio)},
-                   {"ratio": _greatest(mask, ratio), "logp_gap": _greatest(plain, log_ratio.abs())})
+                   {"ratio": _greatest(mask, ratio), "logp_gap": _greatest(plain, gap.abs())})
 
 
 def _total(mask: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,9 @@
     k3_t  = exp(logp_ref(t) - logp_theta(t)) - (logp_ref(t) - logp_theta(t)) - 1
 
 |tau_i| counts the agent tokens of all samples of a trajectory; the mean is over the trajectories of the whole step. The KL
-term is off by default. There is no intervention; a batch without intervened tokens gives the bits that RTI gives.
+term is off by default. There is no intervention; a batch without intervened tokens gives the bits that RTI gives. The known
+variants are settings: no division by the standard deviation, the mean over all tokens of the step, clip-higher, the decoupled
+(proximal) ratio with truncated importance weights (group_relative.py).
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from dataclasses import dataclass
 import torch
 
 from rti.algos.base import LossOutput, TokenBatch
-from rti.algos.functional import policy_loss
 from rti.algos.group_relative import GroupRelative
 
 
@@ -26,5 +27,4 @@ class GRPO(GroupRelative):
     intervenes: bool = False
 
     def loss(self, batch: TokenBatch, current_logps: torch.Tensor, entropy: torch.Tensor | None = None) -> LossOutput:
-        return policy_loss(batch, current_logps, batch.behaviour_logps, torch.ones_like(batch.weights),
-                           clip_low=self.clip_low, clip_high=self.clip_high, kl_coef=self.kl_coef, entropy=entropy)
+        return self.clipped(batch, current_logps, batch.behaviour_logps, torch.ones_like(batch.weights), entropy)

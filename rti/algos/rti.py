@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from rti.algos.base import LossOutput, TokenBatch
-from rti.algos.functional import masked, measure_weights, policy_loss
+from rti.algos.functional import log_ratio, masked, measure_weights
 from rti.algos.group_relative import GroupRelative
 
 DENOMINATORS = ("roll", "correction", "one")
@@ -32,16 +32,15 @@ class RTI(GroupRelative):
     intervenes: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.denominator not in DENOMINATORS:
             raise ValueError(f"intervention.denominator is {self.denominator!r}; it must be one of {', '.join(DENOMINATORS)}")
 
     def loss(self, batch: TokenBatch, current_logps: torch.Tensor, entropy: torch.Tensor | None = None) -> LossOutput:
         old, weights = self.old_logps(batch), self.weights(batch)
-        out = policy_loss(batch, current_logps, old, weights, clip_low=self.clip_low, clip_high=self.clip_high,
-                          kl_coef=self.kl_coef, entropy=entropy)
-        at = batch.mask & batch.intervened
-        log_ratio = masked(at, current_logps.detach().float()) - masked(at, old)
-        measured = measure_weights(batch, weights, log_ratio, 1 - self.weight_eps, 1 + self.weight_eps, self.clip_high)
+        out = self.clipped(batch, current_logps, old, weights, entropy)
+        ratios = log_ratio(batch, current_logps.detach(), old)
+        measured = measure_weights(batch, weights, ratios, 1 - self.weight_eps, 1 + self.weight_eps, self.clip_high)
         return LossOutput(out.loss, out.metrics.merge(measured))
 
     def old_logps(self, batch: TokenBatch) -> torch.Tensor:

@@ -84,27 +84,49 @@ class RolloutConfig:
 @dataclass
 class AlgoConfig:
     name: str = "rti"
-    """rti or grpo."""
+    """rti, grpo or gspo."""
     clip_low: float = 0.2
     """The ratio is clipped to no less than 1 - clip_low."""
     clip_high: float = 0.2
     """The ratio is clipped to no more than 1 + clip_high."""
     advantage_eps: float = 1e-6
     """Added to the standard deviation of a group's rewards."""
+    advantage_std: bool = True
+    """Whether a group's advantages are divided by the standard deviation of its rewards."""
+    aggregation: str = "sequence"
+    """The step's mean: `sequence` (over trajectories, of each one's mean over its tokens) or `token` (over all tokens)."""
+    ratio: str = "behaviour"
+    """What the clipped ratio is over: `behaviour` (what sampled the token) or `proximal` (the learner's weights at the start of
+    the step, with a truncated importance weight for what was sampled before: for stale data)."""
+    importance_cap: float = 2.0
+    """Importance weights of the proximal ratio are cut at this; inf: not at all."""
     kl_coef: float = 0.0
     """Weight of a KL term to the initial policy (k3 estimator); 0: none."""
+
+
+@dataclass
+class EndpointConfig:
+    base_url: str = ""
+    """Address of an OpenAI-compatible service, e.g. http://127.0.0.1:8000/v1."""
+    model: str = ""
+    """The model's name there."""
+    key_env: str = ""
+    """Name of the environment variable that holds its key, on every node; empty: no key."""
+    concurrency: int = 32
+    """Requests in flight at once, of each actor that asks."""
+    timeout_s: float = 120.0
+    """Time limit of one request."""
+    retries: int = 4
+    """How often a request is made again after a fault that may pass (an error of the network, status 408, 409, 429, 5xx)."""
+    json_mode: bool = True
+    """Ask for a JSON object where the answer must be one. A service that refuses this is asked without it from then on."""
 
 
 @dataclass
 class RoleConfig:
     player: str = "policy"
     """Who plays the role: policy, endpoint or rules."""
-    base_url: str = ""
-    """endpoint: address of an OpenAI-compatible service, e.g. http://127.0.0.1:8000/v1."""
-    model: str = ""
-    """endpoint: the model's name there."""
-    key_env: str = ""
-    """endpoint: name of the environment variable that holds its key."""
+    endpoint: EndpointConfig = field(default_factory=EndpointConfig)
     temperature: float = 0.0
     """Of the role's own output; 0 is greedy."""
     max_tokens: int = 256
@@ -294,5 +316,7 @@ class Config:
 CHANGEABLE = frozenset({
     "steps", "run_dir", "records", "ray", "generators", "env_workers", "interveners", "checkpoint", "evaluation",
     "buffer", "learner.threads", "learner.world_size", "learner.cpus", "rollout.timeout_s", "rollout.retries",
+    *(f"intervention.{role}.endpoint.{key}" for role in ("validator", "corrector", "verifier_role")
+      for key in ("base_url", "key_env", "concurrency", "timeout_s", "retries")),
 })
 """Keys (or sections) that a resumed run may change: they do not alter what is learned from which data."""

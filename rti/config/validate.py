@@ -14,13 +14,16 @@ from rti.config.keys import ConfigError, keys, leaves, value_of
 from rti.config.schema import Config
 
 ROLES = ("validator", "corrector", "verifier_role")
+ENDPOINTS = tuple(f"intervention.{role}.endpoint" for role in ROLES)
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "model.chat": ("auto", "lab", "hermes", "generic"),
     "model.dtype": ("auto", "float32", "bfloat16"),
     "model.attention": ("auto", "flash_attention_2", "sdpa"),
     "env.navigation.service": ("offline", "amap", "replay"),
-    "algo.name": ("rti", "grpo"),
+    "algo.name": ("rti", "grpo", "gspo"),
+    "algo.aggregation": ("sequence", "token"),
+    "algo.ratio": ("behaviour", "proximal"),
     "intervention.denominator": ("roll", "correction", "one"),
     "intervention.replace": ("random", "first"),
     "intervention.prompts": ("auto", "full", "compact"),
@@ -53,16 +56,18 @@ AT_LEAST: dict[str, float] = {
     **{f"{section}.cpus": 0 for section in ("generators", "env_workers", "interveners", "learner")},
     **{f"intervention.{role}.temperature": 0 for role in ROLES},
     **{f"intervention.{role}.max_tokens": 1 for role in ROLES},
+    **{f"{endpoint}.concurrency": 1 for endpoint in ENDPOINTS}, **{f"{endpoint}.retries": 0 for endpoint in ENDPOINTS},
 }
 """Smallest value, itself allowed."""
 
 ABOVE_ZERO = frozenset({
     "env.navigation.requests_per_second", "rollout.temperature", "rollout.timeout_s", "algo.advantage_eps",
+    "algo.importance_cap",
     "learner.adam_eps", "learner.max_grad_norm", "ray.start_timeout_s",
-    "ray.call_timeout_s",
+    "ray.call_timeout_s", *(f"{endpoint}.timeout_s" for endpoint in ENDPOINTS),
 })
 BELOW_ONE = frozenset({"algo.clip_low", "intervention.weight_eps", "learner.beta1", "learner.beta2"})
-MAY_BE_INFINITE = frozenset({"intervention.delta", "algo.clip_high", "learner.max_grad_norm"})
+MAY_BE_INFINITE = frozenset({"intervention.delta", "algo.clip_high", "algo.importance_cap", "learner.max_grad_norm"})
 
 Fault = tuple[str, str, str]   # key, why, the mend
 
@@ -125,6 +130,10 @@ def _training(config: Config) -> Iterator[Fault]:
     if learner.pack_tokens < rollout.max_context:
         yield ("learner.pack_tokens", f"a sample has up to rollout.max_context = {rollout.max_context} tokens, never split",
                f"Give {rollout.max_context} or more")
+    if config.algo.name == "gspo" and (config.algo.ratio, config.algo.aggregation) != ("behaviour", "sequence"):
+        key = "ratio" if config.algo.ratio != "behaviour" else "aggregation"
+        yield (f"algo.{key}", "GSPO has one ratio for a whole sequence, under the policy that sampled it",
+               "Leave algo.ratio at behaviour and algo.aggregation at sequence, or choose algo=grpo")
     if config.interveners.min > config.interveners.max:
         yield "interveners.min", f"it is above interveners.max = {config.interveners.max}", "Raise the one or lower the other"
 
@@ -133,8 +142,8 @@ def _roles(config: Config) -> Iterator[Fault]:
     for role in ROLES:
         r = getattr(config.intervention, role)
         for part in ("base_url", "model"):
-            if r.player == "endpoint" and not getattr(r, part):
-                yield (f"intervention.{role}.{part}", "an endpoint plays this role, and this says which",
+            if r.player == "endpoint" and not getattr(r.endpoint, part):
+                yield (f"intervention.{role}.endpoint.{part}", "an endpoint plays this role, and this says which",
                        "Give it, e.g. " + ("http://127.0.0.1:8000/v1" if part == "base_url" else "the model's name there"))
 
 

@@ -175,8 +175,9 @@ class Pretraining:
     def report(self, step: int, loss: float) -> None:
         seconds = time.monotonic() - self.started
         exact = exactness(self.model, self.held, self.pad_id)
+        again = looks_again(self.model, self.held, self.chat)
         print(json.dumps({"step": step, "loss": round(loss, 4), "tokens": self.tokens, "tok_s": round(self.tokens / seconds),
-                          "exact": exact, "looks_again": float(f"{looks_again(self.model, self.held, self.chat):.2g}")}), flush=True)
+                          "exact": exact, "looks_again": float(f"{again:.2g}")}), flush=True)
         self.model.save_pretrained(self.args.out)
 
 
@@ -185,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="directory to write the policy to")
     parser.add_argument("--steps", type=int, default=5200, help="optimiser steps (default 5200)")
     parser.add_argument("--batch", type=int, default=16, help="transcripts a step (default 16)")
-    parser.add_argument("--lr", type=float, default=2e-3, help="peak learning rate of AdamW; Muon's is twice that (default 2e-3)")
+    parser.add_argument("--lr", type=float, default=2e-3, help="peak rate of AdamW; Muon's is twice that (default 2e-3)")
     parser.add_argument("--hidden", type=int, default=128, help="width, a multiple of 32 (default 128)")
     parser.add_argument("--layers", type=int, default=5, help="decoder layers (default 5)")
     parser.add_argument("--report", type=int, default=200, help="steps between progress lines (default 200)")

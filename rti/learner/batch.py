@@ -8,7 +8,7 @@ the same denominators.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Sequence
 
 import numpy as np
@@ -29,7 +29,7 @@ class TrainSample:
     weights: np.ndarray             # float32 [n]
     intervened: np.ndarray          # bool [n]
     advantage: float
-    scale: float                    # 1 / (|tau_i| * trajectories of the step)
+    scale: float                    # 1 / (|tau_i| * trajectories of the step), or 1 / trained tokens of the step
     temperature: float
 
 
@@ -64,6 +64,9 @@ def prepare(groups: Sequence[Group], algorithm: Algorithm) -> StepBatch:
         made, dropped = _train_samples(trajectory, advantage, len(taken))
         samples += made
         nonfinite += dropped
+    if algorithm.aggregation == "token":
+        scale = 1.0 / max(1, sum(len(s.select) for s in samples))
+        samples = [replace(s, scale=scale) for s in samples]
     return StepBatch(samples, len(groups), len(groups) - teaching, len(taken), left_out, nonfinite)
 
 

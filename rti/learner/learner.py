@@ -167,7 +167,8 @@ class Learner:
         return inputs, TokenBatch(
             mask=torch.ones(len(row.select), dtype=torch.bool, device=self.device),
             behaviour_logps=put(row.behaviour_logps), correction_logps=put(row.correction_logps), weights=put(row.weights),
-            intervened=put(row.intervened), advantages=put(row.advantages), scales=put(row.scales))
+            intervened=put(row.intervened), advantages=put(row.advantages), scales=put(row.scales),
+            sequence=put(row.sequence))
 
     def _with_reference(self, tokens: TokenBatch, inputs: tuple) -> TokenBatch:
         if self._reference is None:

@@ -83,6 +83,7 @@ class Row:
     intervened: np.ndarray          # bool [n]
     advantages: np.ndarray          # float32 [n]
     scales: np.ndarray              # float32 [n]
+    sequence: np.ndarray            # int64 [n]: which sample a trained token is of
     padding: int                    # tokens of the row that belong to no sample
 
 
@@ -105,6 +106,7 @@ def collate(samples: Sequence[TrainSample]) -> Row:
         intervened=_cat([s.intervened for s in samples], np.bool_),
         advantages=np.repeat(np.array([s.advantage for s in samples], np.float32), counts),
         scales=np.repeat(np.array([s.scale for s in samples], np.float32), counts),
+        sequence=np.repeat(np.arange(len(samples), dtype=np.int64), counts),
         padding=0 if samples else 1)
 
 

@@ -1,8 +1,8 @@
 """Every key of metrics.jsonl, with unit and meaning: the one table that the code, the docs and the tests share.
 
 docs/records.md holds this table (`python -m rti.run.metrics` prints it). Nothing is logged under a key that is not here.
-Keys under `time/`, `perf/`, `system/` and `rollouts/lost_` depend on the clock, the machine or what died meanwhile; all others
-of a synchronous run are the same in every run of the same seed and configuration (invariant 7).
+Keys under `time/`, `perf/`, `system/`, `endpoint/` and `rollouts/lost_` depend on the clock, the machine or what died meanwhile;
+all others of a synchronous run are the same in every run of the same seed and configuration (invariant 7).
 """
 
 from __future__ import annotations
@@ -116,6 +116,8 @@ METRICS: tuple[Metric, ...] = (
         ("ratio_max", "ratio", "largest"),
         ("clip_low", "share", "trained tokens whose ratio the lower bound clips (negative advantage)"),
         ("clip_high", "share", "trained tokens whose ratio the upper bound clips (positive advantage)"),
+        ("importance_mean", "weight", "truncated importance weight of the trained tokens, mean; only with algo.ratio=proximal"),
+        ("importance_capped", "share", "of the trained tokens, importance weight cut at algo.importance_cap"),
         ("approx_kl", "nats", "KL of behaviour to current policy, over the tokens that the policy sampled itself"),
         ("logp_gap", "nats", "mean absolute difference of current and behaviour log-probability over those tokens"),
         ("logp_gap_max", "nats", "the same, largest"),
@@ -177,11 +179,17 @@ METRICS: tuple[Metric, ...] = (
         ("interveners", "actors", "interveners alive"),
         ("restarts", "actors", "restarted since the last step"),
         ("peak_gb", "GB", "most memory of all processes of the run together, so far")),
+    *_m("endpoint/",
+        ("requests/*", "requests", "since the last step, to the endpoint that plays a role, each attempt one"),
+        ("retries/*", "requests", "of these, made again after a fault that may pass"),
+        ("failures/*", "calls", "that ended in an error after all attempts"),
+        ("prompt_tokens/*", "tokens", "that the service counted in prompts"),
+        ("completion_tokens/*", "tokens", "that the service counted in replies")),
 )
 
 KEYS: dict[str, Metric] = {m.key: m for m in METRICS}
 _FAMILIES = tuple(m.key[:-1] for m in METRICS if m.key.endswith("*"))
-_CLOCK = ("time/", "perf/", "system/", "rollouts/lost_")
+_CLOCK = ("time/", "perf/", "system/", "endpoint/", "rollouts/lost_")
 
 
 class UnknownMetric(KeyError):
@@ -218,7 +226,8 @@ def comparable(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def markdown() -> str:
     """The table for docs/records.md."""
-    rows = [f"| `{m.key.replace('*', '<class>')}` | {m.unit} | {m.text} |" for m in METRICS]
+    rows = [f"| `{m.key.replace('*', '<role>' if m.key.startswith('endpoint/') else '<class>')}` | {m.unit} | {m.text} |"
+            for m in METRICS]
     return "\n".join(["| key | unit | meaning |", "|---|---|---|", *rows])
 
 

@@ -32,6 +32,11 @@ def test_advantages_are_the_reward_standardised_with_the_population_std(name, re
     np.testing.assert_allclose(got, by_formula(rewards), rtol=1e-6)
 
 
+def test_without_division_advantages_are_the_reward_less_its_mean():
+    which = load_algorithm(AlgoConfig(name="grpo", advantage_std=False), InterventionConfig())
+    np.testing.assert_allclose(which.advantages(make_group(0, rewards=[1, 0, 0, 1])), [0.5, -0.5, -0.5, 0.5])
+
+
 @pytest.mark.parametrize("reward", [0.0, 1.0, 0.1, 1 / 3])
 def test_equal_rewards_give_exactly_zero(reward):
     assert (algorithm().advantages(make_group(0, rewards=[reward] * 7)) == 0).all()

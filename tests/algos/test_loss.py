@@ -15,8 +15,8 @@ from rti.config.schema import AlgoConfig, InterventionConfig
 LOW, HIGH, EPS_W = 0.2, 0.28, 0.2
 
 
-def algorithm(name: str = "rti", kl_coef: float = 0.0, **intervention):
-    config = AlgoConfig(name=name, clip_low=LOW, clip_high=HIGH, kl_coef=kl_coef)
+def algorithm(name: str = "rti", kl_coef: float = 0.0, ratio: str = "behaviour", importance_cap: float = 2.0, **intervention):
+    config = AlgoConfig(name=name, clip_low=LOW, clip_high=HIGH, kl_coef=kl_coef, ratio=ratio, importance_cap=importance_cap)
     return load_algorithm(config, InterventionConfig(weight_eps=EPS_W, **intervention))
 
 
@@ -35,12 +35,13 @@ def random_batch(n: int = 200, seed: int = 0, intervened: float = 0.3,
     batch = TokenBatch(
         mask=torch.tensor(rng.random(n) < unmasked), behaviour_logps=tensor(behaviour), correction_logps=tensor(correction),
         weights=tensor(weights), intervened=torch.tensor(fixed), advantages=tensor(rng.normal(0, 1, n)),
-        scales=tensor(rng.uniform(1e-4, 1e-2, n)), reference_logps=tensor(current + rng.normal(0, 0.3, n)))
+        scales=tensor(rng.uniform(1e-4, 1e-2, n)), reference_logps=tensor(current + rng.normal(0, 0.3, n)),
+        sequence=torch.tensor(np.sort(rng.integers(0, 7, n)), dtype=torch.int64))
     return batch, tensor(current)
 
 
 def naive(batch: TokenBatch, current: torch.Tensor, *, rti: bool, kl: float = 0.0, denominator: str = "roll",
-          reweight: bool = True) -> tuple[float, list[float]]:
+          reweight: bool = True, cap: float | None = None) -> tuple[float, list[float]]:
     """(loss, d loss / d current): the formulas, one token at a time, with Python floats."""
     loss, gradient = [], []
     for t in range(len(current)):
@@ -54,6 +55,8 @@ def naive(batch: TokenBatch, current: torch.Tensor, *, rti: bool, kl: float = 0.
         w = float(batch.weights[t]) if fixed and reweight else 1.0
         a, scale, now = float(batch.advantages[t]), float(batch.scales[t]), float(current[t])
         rho = math.exp(now - old)
+        if cap is not None:     # decoupled: the ratio to the proximal policy is 1 at the step's one update
+            w, rho = w * min(rho, cap), 1.0
         unclipped, clipped = rho * a, min(max(rho, 1 - LOW), 1 + HIGH) * a
         value = -scale * w * min(unclipped, clipped)
         slope = -scale * w * rho * a if unclipped <= clipped else 0.0
@@ -76,13 +79,15 @@ def run(which, batch: TokenBatch, current: torch.Tensor) -> tuple[LossOutput, to
 @pytest.mark.parametrize("settings", [
     dict(name="grpo"), dict(name="grpo", kl_coef=0.1), dict(name="rti"), dict(name="rti", kl_coef=0.1),
     dict(name="rti", reweight=False), dict(name="rti", denominator="correction"), dict(name="rti", denominator="one"),
+    dict(name="grpo", ratio="proximal", importance_cap=1.1), dict(name="rti", ratio="proximal", importance_cap=float("inf")),
 ])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_loss_and_gradient_equal_the_formulas(settings, seed):
     batch, current = random_batch(seed=seed, unmasked=0.8)
     out, gradient = run(algorithm(**settings), batch, current)
     loss, slopes = naive(batch, current, rti=settings["name"] == "rti", kl=settings.get("kl_coef", 0),
-                         denominator=settings.get("denominator", "roll"), reweight=settings.get("reweight", True))
+                         denominator=settings.get("denominator", "roll"), reweight=settings.get("reweight", True),
+                         cap=settings["importance_cap"] if "ratio" in settings else None)
     assert out.loss.item() == pytest.approx(loss, rel=1e-5, abs=1e-8)
     np.testing.assert_allclose(gradient.numpy(), slopes, rtol=1e-4, atol=1e-9)
 
@@ -180,6 +185,23 @@ def test_metrics_equal_a_count_by_hand():
     assert {k: got[k] for k in expected} == pytest.approx(expected, rel=1e-5)
 
 
+def test_importance_weights_are_measured():
+    batch, current = random_batch(unmasked=0.8)
+    got = finish(run(algorithm("grpo", ratio="proximal", importance_cap=1.1), batch, current)[0].metrics)
+    raw = torch.exp(current - batch.behaviour_logps)[batch.mask].numpy()
+    assert got["policy/importance_mean"] == pytest.approx(np.minimum(raw, 1.1).mean(), rel=1e-5)
+    assert got["policy/importance_capped"] == pytest.approx((raw > 1.1).mean())
+    assert got["policy/ratio_mean"] == pytest.approx(1.0)
+    plain = (batch.mask & ~batch.intervened)
+    assert got["policy/logp_gap"] == pytest.approx((current - batch.behaviour_logps).abs()[plain].mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("wrong", [dict(ratio="both"), dict(aggregation="mean")])
+def test_unknown_settings_of_the_objective_are_refused(wrong):
+    with pytest.raises(ValueError, match="must be one of"):
+        load_algorithm(AlgoConfig(name="grpo", **wrong), InterventionConfig())
+
+
 def test_a_kl_term_without_reference_is_refused():
     batch, current = random_batch()
     with pytest.raises(ValueError, match="reference"):
@@ -187,7 +209,7 @@ def test_a_kl_term_without_reference_is_refused():
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(ValueError, match="grpo, rti"):
+    with pytest.raises(ValueError, match="grpo, gspo, rti"):
         algorithm("ppo")
     with pytest.raises(ValueError, match="roll, correction, one"):
         algorithm("rti", denominator="sum")

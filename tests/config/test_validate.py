@@ -20,7 +20,7 @@ def refusal(*words):
     ("rollout.max_tokens=512", "Raise rollout.max_context"),
     ("learner.pack_tokens=100", "never split"),
     ("interveners.min=3", "above interveners.max"),
-    ("algo.name=ppo", "rti or grpo"),
+    ("algo.name=ppo", "rti, grpo or gspo"),
     ("intervention.denominator=two", "roll, correction or one"),
     ("intervention.replace=last", "random or first"),
     ("intervention.weight_eps=1", "below 1"),
@@ -34,7 +34,9 @@ def refusal(*words):
     ("env.class=MyTaskSet", "my_pkg.MyTaskSet"),
     ("env.navigation.service=replay", "names the recording"),
     ("env.navigation.base_url=localhost:80", "http"),
-    ("intervention.validator.player=endpoint", "intervention.validator.base_url"),
+    ("intervention.validator.player=endpoint", "intervention.validator.endpoint.base_url"),
+    ("intervention.corrector.endpoint.concurrency=0", "at least 1"),
+    ("intervention.corrector.endpoint.timeout_s=0", "above 0"),
     ("name=a/b", "use run_dir"),
     ("name=", "plain name"),
     ("model.path=", "no policy"),
@@ -59,7 +61,7 @@ def test_a_value_from_a_file_is_refused_with_its_line(tmp_path):
 
 @pytest.mark.parametrize("word, secret", [
     ("env.navigation.key_env=sk-abc 123", "sk-abc 123"),
-    ("intervention.validator.base_url=http://me:hunter2@host/v1", "hunter2"),
+    ("intervention.validator.endpoint.base_url=http://me:hunter2@host/v1", "hunter2"),
 ])
 def test_a_secret_in_the_wrong_place_is_refused_without_repeating_it(word, secret):
     assert secret not in refusal(word)

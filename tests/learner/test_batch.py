@@ -22,6 +22,12 @@ def test_scales_make_the_mean_over_trajectories_of_the_mean_over_agent_tokens():
     assert sum(s.scale * len(s.select) for s in batch.samples) == pytest.approx(1)
 
 
+def test_the_mean_over_tokens_gives_every_token_of_the_step_the_same_scale():
+    which = load_algorithm(AlgoConfig(name="grpo", aggregation="token"), InterventionConfig())
+    batch = prepare([make_group(0, rewards=(1, 0), turns=[4, 5]), make_group(1, rewards=(0, 1), turns=[3])], which)
+    assert {s.scale for s in batch.samples} == {1 / batch.trained_tokens} and batch.trained_tokens == 2 * 9 + 2 * 3
+
+
 def test_a_group_that_teaches_nothing_is_in_no_denominator():
     teaching, silent = make_group(0, rewards=(1, 0)), make_group(1, rewards=(1, 1))
     both, alone = prepare([teaching, silent], RTI), prepare([teaching], RTI)
