@@ -19,6 +19,7 @@ from rti.chat.base import ChatFormat
 from rti.config.schema import Config
 from rti.control.concurrency import all_of
 from rti.engines.base import SamplingParams
+from rti.engines.usage import BOOK, Usage
 from rti.envs import load_task_set
 from rti.envs.base import FatalEnvironmentError, Task, TaskSet
 from rti.rollout import PlainPolicy, StepPolicy, run_episode
@@ -80,6 +81,10 @@ class EpisodeActor:
     async def pid(self) -> int:
         return os.getpid()
 
+    async def usage(self) -> dict[str, Usage]:
+        """What this process asked of endpoints since the last call, by role."""
+        return BOOK.take()
+
 
 class EnvWorker(EpisodeActor):
     """Plain rollouts, for training and for evaluation."""
@@ -106,3 +111,6 @@ class EpisodeClient(ActorClient):
         # Episodes end by themselves after rollout.timeout_s; the actor that says nothing for so much longer hangs.
         waves = math.ceil(order.cost / self.capacity)
         return await self.call("run", order, limit_s=waves * self._episode_s + 60.0)
+
+    async def usage(self) -> dict[str, Usage]:
+        return await self.call("usage")

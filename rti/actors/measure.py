@@ -1,7 +1,7 @@
 """How long the parts of a step took, what the generators did meanwhile, and how much memory the run takes. Knows no Ray.
 
-Only keys under time/, system/ and rollouts/lost_* come from here and depend on the clock or on what died: everything else that
-is logged is a function of the groups, so that a resumed run logs the same (invariant 7).
+Only keys under time/, system/, endpoint/ and rollouts/lost_* come from here and depend on the clock or on what died: everything
+else that is logged is a function of the groups, so that a resumed run logs the same (invariant 7).
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ class Meter:
                     trained_tokens: float) -> dict[str, float]:
         """The metrics of the step that ends now. `trained_tokens` is the learner's word."""
         work, buffer = await actors.generators.work(), await actors.buffer.stats()
+        asked = await actors.workers.usage()
+        asked.merge((await actors.interveners.usage()).take())
         await asyncio.to_thread(self._look)
         now = self._clock()
         step_s, self._began = now - self._began, now
@@ -77,6 +79,8 @@ class Meter:
             "rollouts/plain": sum(len(g.rewards_before) for g in groups),
             "rollouts/lost_environment": lost[Ending.ENVIRONMENT],
             "rollouts/lost_infrastructure": lost[Ending.INFRASTRUCTURE],
+            **{f"endpoint/{field}/{role}": getattr(usage, field) for role, usage in sorted(asked.take().items())
+               for field in usage.__struct_fields__},
         }
 
 

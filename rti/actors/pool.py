@@ -12,7 +12,9 @@ from collections import deque
 from typing import Generic, Protocol, Sequence, TypeVar
 
 from rti.actors.messages import Order
+from rti.control.concurrency import all_of
 from rti.control.faults import ActorLost
+from rti.engines.usage import Usage, UsageBook
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +27,10 @@ class Member(Protocol):
 
     async def run(self, order: Order) -> list[bytes]:
         """The encoded trajectories of an order. Raises ActorLost."""
+        ...
+
+    async def usage(self) -> dict[str, Usage]:
+        """What the actor asked of endpoints since the last call, by role. Raises ActorLost."""
         ...
 
     async def revive(self, loss: ActorLost) -> None:
@@ -63,6 +69,19 @@ class Pool(Generic[M]):
         finally:
             self._load[index] -= order.cost
             self._serve()
+
+    async def usage(self) -> UsageBook:
+        """What all members asked of endpoints since the last call. What one asked before its death is not counted."""
+        book = UsageBook()
+
+        async def ask(index: int) -> None:
+            try:
+                book.merge(await self.members[index].usage())
+            except ActorLost as loss:
+                self._lose(index, loss)
+
+        await all_of(ask(i) for i, live in enumerate(self._live) if live)
+        return book
 
     async def close(self) -> None:
         for task in self._reviving:

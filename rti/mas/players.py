@@ -63,15 +63,16 @@ class EndpointPlayer:
     """Another model plays the role, behind an OpenAI-compatible service."""
 
     def __init__(self, role: str, config: RoleConfig, prompt: Prompt, endpoint: ChatEndpoint | None = None):
-        if not config.base_url or not config.model:
+        if not config.endpoint.base_url or not config.endpoint.model:
             raise ValueError(f"the {role} is played by an endpoint, but its base_url or model is empty: set both")
         self._role, self._read, self._prompt, self._config = role, READERS[role], prompt, config
-        self._endpoint = endpoint or ChatEndpoint(config.base_url, config.model, config.key_env)
+        self._endpoint = endpoint or ChatEndpoint(config.endpoint, role)
 
     async def ask(self, ctx: RoleContext, seed: int) -> Answer | None:
         try:
             text = await self._endpoint.complete(
-                self._prompt(ctx), temperature=self._config.temperature, max_tokens=self._config.max_tokens)
+                self._prompt(ctx), temperature=self._config.temperature, max_tokens=self._config.max_tokens, json=True,
+                seed=seed)
         except PromptTooLong:
             return None
         except (EngineError, EndpointRefused) as fault:

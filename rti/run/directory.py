@@ -210,13 +210,25 @@ def evaluation_metrics(evaluation: Mapping[str, Any]) -> dict[str, float]:
 
 def summary(run: RunDirectory, *, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None,
             peak_gb: float) -> dict[str, Any]:
-    """summary.json: both evaluations, and what the ledger of the whole run adds up to."""
+    """summary.json: both evaluations, and what ledger and metrics of the whole run add up to."""
     t = totals(run.ledger())
     return {
         "before": before, "after": after, "steps": run.step, "groups_consumed": t.consumed, "groups_trained": t.trained,
         "groups_voided": t.voided, "groups_failed": t.failed, "groups_rescued": t.rescued, "intervened_rollouts": t.intervened,
-        "wall_s": round(run.wall_s, 3), "peak_gb": round(peak_gb, 3),
+        "wall_s": round(run.wall_s, 3), "peak_gb": round(peak_gb, 3), "endpoints": _endpoints(run.path / METRICS),
     }
+
+
+def _endpoints(path: Path) -> dict[str, dict[str, int]]:
+    """What the whole run asked of endpoints, by role, from the metrics of its steps."""
+    total: dict[str, dict[str, int]] = {}
+    for line in read_lines(path).lines:
+        for key, value in line.value.items():
+            if key.startswith("endpoint/"):
+                _, field, role = key.split("/", 2)
+                of_role = total.setdefault(role, {})
+                of_role[field] = of_role.get(field, 0) + value
+    return total
 
 
 def _refuse_foreign(path: Path) -> None:

@@ -21,6 +21,7 @@ from rti.actors.pool import Pool
 from rti.config.schema import Config
 from rti.control.faults import ActorGone, ActorLost, LearnerLost
 from rti.control.store import GroupStore
+from rti.engines.usage import Usage, UsageBook
 from rti.learner import checkpoint as checkpoints
 from rti.run.directory import RunDirectory
 from rti.trajectory import Ending, Group, Trajectory, decode, encode
@@ -55,6 +56,7 @@ class FakeWorker:
         self.world, self.name, self.capacity = world, name, capacity
         self.busy = self.most_busy = self.revived = 0
         self.gone = False
+        self.used = UsageBook()
 
     async def run(self, order: Order) -> list[bytes]:
         self.busy += order.cost
@@ -68,6 +70,9 @@ class FakeWorker:
             return [encode(self.world.trajectory(order, id, seed)) for id, seed in zip(order.ids(), order.seeds)]
         finally:
             self.busy -= order.cost
+
+    async def usage(self) -> dict[str, Usage]:
+        return self.used.take()
 
     async def revive(self, loss: ActorLost) -> None:
         await asyncio.sleep(0)

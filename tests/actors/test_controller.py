@@ -10,6 +10,7 @@ from rti.control.retry import RetriesExhausted
 from rti.envs.base import FatalEnvironmentError
 from rti.run import metrics
 from rti.run.audit import audit
+from rti.run.directory import _endpoints
 from rti.run.ledger import read_ledger
 from rti.trajectory import Ending
 from tests.actors.fakes import FakeRun, FakeWorker, World, make_config
@@ -276,6 +277,25 @@ async def test_an_episode_that_is_lost_sometimes_runs_again_and_is_counted_once(
     entries = [n.entry for n in read_ledger(tmp_path / "run" / "ledger.jsonl")]
     assert all(e.ids[2] in (f"{e.group_id}/2", f"{e.group_id}/i0") and len(e.rewards) == 4 for e in entries)
     assert sum(line["rollouts/lost_environment"] for line in lines(tmp_path / "run")) > 0
+
+
+async def test_what_endpoints_served_is_in_the_metrics_of_its_step_and_adds_up(tmp_path):
+    fake = FakeRun(tmp_path / "run")
+    asked = []
+
+    def count(order):
+        fake.workers[0].used.of("user").requests += 1
+        fake.interveners[0].used.of("judge").completion_tokens += 5
+        asked.append(order)
+
+    fake.world.before_run = count
+    assert await fake.run()
+    of_steps = lines(tmp_path / "run")
+    assert all(line["endpoint/requests/user"] > 0 and line["endpoint/completion_tokens/judge"] > 0 for line in of_steps)
+    last = len(asked) - sum(line["endpoint/requests/user"] for line in of_steps)      # of the evaluation at the end
+    total = _endpoints(tmp_path / "run" / "metrics.jsonl")
+    assert 0 <= last and total["user"]["requests"] == len(asked) - last
+    assert total["judge"]["completion_tokens"] == 5 * (len(asked) - last)
 
 
 @pytest.mark.parametrize("error", [FatalEnvironmentError("wrong key"), ValueError("a bug")])

@@ -7,6 +7,7 @@ import pytest
 from rti.actors.messages import Order
 from rti.actors.pool import Pool
 from rti.control.faults import ActorGone, ActorLost
+from rti.engines.usage import Usage
 from tests.actors.fakes import FakeWorker, World
 
 
@@ -113,3 +114,20 @@ async def test_a_cancelled_order_leaves_its_place():
 def test_an_empty_pool_is_refused():
     with pytest.raises(ValueError, match="at least one member"):
         Pool([])
+
+
+async def test_usage_of_endpoints_is_summed_over_the_members_that_live():
+    world = World()
+    workers = [FakeWorker(world, f"w{i}") for i in range(3)]
+    for worker in workers:
+        worker.used.of("judge").requests += 2
+    workers[2].used.of("user").prompt_tokens += 7
+
+    async def lost():
+        raise ActorLost("killed")
+
+    workers[0].usage = lost
+    pool = Pool(workers)
+    assert (await pool.usage()).take() == {"judge": Usage(requests=4), "user": Usage(prompt_tokens=7)}
+    await settle()
+    assert pool.alive == 3 and pool.restarts == 1

@@ -17,6 +17,7 @@ import pytest
 from aiohttp import web
 
 from launch import data
+from rti.config.schema import EndpointConfig
 from rti.engines.endpoint import ChatEndpoint
 from rti.envs.navigation import build, queries, writer
 from rti.envs.navigation.gazetteer import Gazetteer, Place, part
@@ -204,7 +205,7 @@ async def model(answer):
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    endpoint = ChatEndpoint(f"http://127.0.0.1:{runner.addresses[0][1]}/v1", "writer-1")
+    endpoint = ChatEndpoint(EndpointConfig(base_url=f"http://127.0.0.1:{runner.addresses[0][1]}/v1", model="writer-1"))
     try:
         yield endpoint
     finally:
@@ -245,7 +246,7 @@ async def test_queries_that_do_not_fit_leave_the_template(tmp_path, monkeypatch,
 
 
 def test_a_dead_endpoint_ends_the_command_with_its_message(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("rti.envs.navigation.build.ChatEndpoint", lambda *a: ChatEndpoint(*a, retries=0))
+    monkeypatch.setattr("rti.engines.endpoint.FIRST_WAIT_S", 0.0)
     words = ["navigation", "--split", "full", "--out", str(tmp_path), "--train", "2", "--test", "1"]
     assert data.main([*words, "--endpoint", "http://127.0.0.1:9/v1", "--model", "m"]) == 2
     assert "the endpoint http://127.0.0.1:9/v1 did not answer" in capsys.readouterr().err

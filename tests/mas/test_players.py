@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from rti.config.schema import InterventionConfig, RoleConfig, RolloutConfig
+from rti.config.schema import EndpointConfig, InterventionConfig, RoleConfig, RolloutConfig
 from rti.engines.base import EngineError
-from rti.engines.endpoint import ChatEndpoint, EndpointRefused
+from rti.engines.endpoint import EndpointRefused
 from rti.mas.pipeline import build_pipeline
 from rti.mas.players import EndpointPlayer
 from rti.mas.roles import RoleContext, Validation
@@ -53,8 +53,9 @@ def player(url, retries=0):
     def prompt(ctx):
         return [Message(role="system", content="You validate."), Message(role="user", content=f"{ctx.evidence}")]
 
-    config = RoleConfig(player="endpoint", base_url=url, model="judge", temperature=0.25, max_tokens=99)
-    return EndpointPlayer("validator", config, prompt, ChatEndpoint(url, "judge", retries=retries, backoff_s=0.0))
+    endpoint = EndpointConfig(base_url=url, model="judge", retries=retries)
+    config = RoleConfig(player="endpoint", endpoint=endpoint, temperature=0.25, max_tokens=99)
+    return EndpointPlayer("validator", config, prompt)
 
 
 async def ask(url):
@@ -69,6 +70,7 @@ async def test_an_endpoint_answers_as_a_role(service):
     assert await ask(service.url) == Validation(diagnosis="Fine.", is_valid=True)
     (request,) = service.requests
     assert request["model"] == "judge" and request["temperature"] == 0.25 and request["max_tokens"] == 99
+    assert request["response_format"] == {"type": "json_object"}
     assert [m["role"] for m in request["messages"]] == ["system", "user"] and CANARY in request["messages"][1]["content"]
 
 
@@ -102,10 +104,9 @@ async def test_what_a_service_echoes_of_the_evidence_is_not_passed_on(service, s
 async def test_an_episode_whose_endpoint_is_dead_is_run_again():
     chat = byte_chat()
     engine = ScriptedEngine(chat, lambda text, params: say("Done.", [("finish", {})]))
-    role = RoleConfig(player="endpoint", base_url="http://127.0.0.1:9/v1", model="judge")
+    role = RoleConfig(player="endpoint", endpoint=EndpointConfig(base_url="http://127.0.0.1:9/v1", model="judge", retries=0))
     config = InterventionConfig(prompts="full", validator=role)
     policy = build_pipeline(config, "navigation", engine, chat, RolloutConfig())
-    policy._validator._endpoint._retries = 0
     t = await run_episode(echo_task(), EchoEnvironment(), policy, chat, id="g/i0", group_id="g", seed=1,
                           limits=RolloutConfig(max_context=5000), temperature=0.8, intervened=True)
     await policy.close()

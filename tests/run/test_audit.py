@@ -293,7 +293,7 @@ def test_a_key_in_a_file(run: Path, monkeypatch: pytest.MonkeyPatch, form: str) 
 
 def test_a_key_named_by_a_role_or_an_own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = make_config()
-    config.intervention.corrector.key_env = "ROLE_KEY"
+    config.intervention.corrector.endpoint.key_env = "ROLE_KEY"
     config.env.options = {"token_env": "OWN_TOKEN"}
     run = make_run(tmp_path / "run", 1, config)
     monkeypatch.setenv("ROLE_KEY", "role-secret-1")

@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Callable, Mapping, Sequence
 
-from rti.config.schema import NavigationConfig
+from rti.config.schema import EndpointConfig, NavigationConfig
 from rti.engines.endpoint import ChatEndpoint
 from rti.envs.base import Task
 from rti.envs.navigation import queries
@@ -158,7 +158,7 @@ def run(args: Any) -> int:
 async def _build_with_endpoint(args: Any, out: Path, sizes: Mapping[str, int]) -> dict[str, Any]:
     if not args.endpoint:
         return await build(args.split, out, args.seed, sizes)
-    endpoint = ChatEndpoint(args.endpoint, args.model, args.key_env)
+    endpoint = ChatEndpoint(EndpointConfig(base_url=args.endpoint, model=args.model, key_env=args.key_env), "writer")
     try:
         return await build(args.split, out, args.seed, sizes, endpoint)
     finally:
