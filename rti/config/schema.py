@@ -49,6 +49,46 @@ class NavigationConfig:
 
 
 @dataclass
+class EndpointConfig:
+    base_url: str = ""
+    """Address of an OpenAI-compatible service, e.g. http://127.0.0.1:8000/v1."""
+    model: str = ""
+    """The model's name there."""
+    key_env: str = ""
+    """Name of the environment variable that holds its key, on every node; empty: no key."""
+    concurrency: int = 32
+    """Requests in flight at once, of each actor that asks."""
+    timeout_s: float = 120.0
+    """Time limit of one request."""
+    retries: int = 4
+    """How often a request is made again after a fault that may pass (an error of the network, status 408, 409, 429, 5xx)."""
+    json_mode: bool = True
+    """Ask for a JSON object where the answer must be one. A service that refuses this is asked without it from then on."""
+
+
+@dataclass
+class Tau2Config:
+    domain: str = "telecom"
+    """telecom, retail or airline."""
+    data_dir: str = ""
+    """A folder in the layout of the official repository (data/tau2/domains/...); empty: the installed package's own data."""
+    profile: str = "paper"
+    """Limits of a conversation: `paper` (max_turns) or `official` (200 steps, ten tool errors)."""
+    max_turns: int = 30
+    """Agent turns of an episode in profile `paper`."""
+    user: str = "llm"
+    """Who is the user: llm (user_endpoint plays it) or scripted (deterministic, made from the task)."""
+    user_endpoint: EndpointConfig = field(default_factory=EndpointConfig)
+    user_temperature: float = 0.0
+    """Of the user model."""
+    user_max_tokens: int = 1024
+    """Tokens of one message of the user model, its thinking included."""
+    nl_assertions: str = "judge"
+    """Natural-language assertions where a task's reward names them: judge (the endpoint below) or skip (they count as met)."""
+    judge: EndpointConfig = field(default_factory=EndpointConfig)
+
+
+@dataclass
 class EnvConfig:
     name: str = "navigation"
     """The environment package."""
@@ -57,6 +97,7 @@ class EnvConfig:
     options: dict = field(default_factory=dict)
     """Keyword arguments of your own environment's class."""
     navigation: NavigationConfig = field(default_factory=NavigationConfig)
+    tau2: Tau2Config = field(default_factory=Tau2Config)
 
 
 @dataclass
@@ -102,24 +143,6 @@ class AlgoConfig:
     """Importance weights of the proximal ratio are cut at this; inf: not at all."""
     kl_coef: float = 0.0
     """Weight of a KL term to the initial policy (k3 estimator); 0: none."""
-
-
-@dataclass
-class EndpointConfig:
-    base_url: str = ""
-    """Address of an OpenAI-compatible service, e.g. http://127.0.0.1:8000/v1."""
-    model: str = ""
-    """The model's name there."""
-    key_env: str = ""
-    """Name of the environment variable that holds its key, on every node; empty: no key."""
-    concurrency: int = 32
-    """Requests in flight at once, of each actor that asks."""
-    timeout_s: float = 120.0
-    """Time limit of one request."""
-    retries: int = 4
-    """How often a request is made again after a fault that may pass (an error of the network, status 408, 409, 429, 5xx)."""
-    json_mode: bool = True
-    """Ask for a JSON object where the answer must be one. A service that refuses this is asked without it from then on."""
 
 
 @dataclass
@@ -317,6 +340,8 @@ CHANGEABLE = frozenset({
     "steps", "run_dir", "records", "ray", "generators", "env_workers", "interveners", "checkpoint", "evaluation",
     "buffer", "learner.threads", "learner.world_size", "learner.cpus", "rollout.timeout_s", "rollout.retries",
     *(f"intervention.{role}.endpoint.{key}" for role in ("validator", "corrector", "verifier_role")
+      for key in ("base_url", "key_env", "concurrency", "timeout_s", "retries")),
+    *(f"env.tau2.{endpoint}.{key}" for endpoint in ("user_endpoint", "judge")
       for key in ("base_url", "key_env", "concurrency", "timeout_s", "retries")),
 })
 """Keys (or sections) that a resumed run may change: they do not alter what is learned from which data."""

@@ -14,13 +14,17 @@ from rti.config.keys import ConfigError, keys, leaves, value_of
 from rti.config.schema import Config
 
 ROLES = ("validator", "corrector", "verifier_role")
-ENDPOINTS = tuple(f"intervention.{role}.endpoint" for role in ROLES)
+ENDPOINTS = (*(f"intervention.{role}.endpoint" for role in ROLES), "env.tau2.user_endpoint", "env.tau2.judge")
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "model.chat": ("auto", "lab", "hermes", "generic"),
     "model.dtype": ("auto", "float32", "bfloat16"),
     "model.attention": ("auto", "flash_attention_2", "sdpa"),
     "env.navigation.service": ("offline", "amap", "replay"),
+    "env.tau2.domain": ("telecom", "retail", "airline"),
+    "env.tau2.profile": ("paper", "official"),
+    "env.tau2.user": ("llm", "scripted"),
+    "env.tau2.nl_assertions": ("judge", "skip"),
     "algo.name": ("rti", "grpo", "gspo"),
     "algo.aggregation": ("sequence", "token"),
     "algo.ratio": ("behaviour", "proximal"),
@@ -34,12 +38,13 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 """The words that a text key may hold."""
 
-ENVIRONMENTS = ("navigation",)
+ENVIRONMENTS = ("navigation", "tau2")
 """Environment packages that ship with RTI; any other comes with `env.class`."""
 
 AT_LEAST: dict[str, float] = {
     "seed": 0, "steps": 0,
     "env.navigation.results": 1, "env.navigation.max_turns": 1, "env.navigation.observation_chars": 100,
+    "env.tau2.max_turns": 1, "env.tau2.user_temperature": 0, "env.tau2.user_max_tokens": 1,
     "rollout.group_size": 2, "rollout.groups_per_step": 1, "rollout.max_tokens": 1, "rollout.max_context": 2,
     "rollout.retries": 0,
     "algo.clip_low": 0, "algo.clip_high": 0, "algo.kl_coef": 0,
@@ -78,7 +83,7 @@ _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 def validate(config: Config, origins: Mapping[str, str] | None = None) -> None:
     """Raise ConfigError with every fault of `config`. `origins` says where a key's value came from."""
     origins = origins or {}
-    faults = [f for check in (_choices, _bounds, _training, _roles, _places, _secrets) for f in check(config)]
+    faults = [f for check in (_choices, _bounds, _training, _users, _roles, _places, _secrets) for f in check(config)]
     if faults:
         raise ConfigError("\n".join(_sentence(config, origins, *fault) for fault in faults))
 
@@ -136,6 +141,15 @@ def _training(config: Config) -> Iterator[Fault]:
                "Leave algo.ratio at behaviour and algo.aggregation at sequence, or choose algo=grpo")
     if config.interveners.min > config.interveners.max:
         yield "interveners.min", f"it is above interveners.max = {config.interveners.max}", "Raise the one or lower the other"
+
+
+def _users(config: Config) -> Iterator[Fault]:
+    if config.env.class_ or config.env.name != "tau2" or config.env.tau2.user != "llm":
+        return
+    for part in ("base_url", "model"):
+        if not getattr(config.env.tau2.user_endpoint, part):
+            yield (f"env.tau2.user_endpoint.{part}", "a language model plays the user, and this says which",
+                   "Give it, or set env.tau2.user=scripted")
 
 
 def _roles(config: Config) -> Iterator[Fault]:

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from typing import Any
+from typing import Any, Callable
 
-from rti.config.schema import EnvConfig
+from rti.config.schema import EndpointConfig, EnvConfig
 from rti.envs.base import TaskSet
 
-ENVIRONMENTS = ("navigation",)
+ENVIRONMENTS = ("navigation", "tau2")
 
 
 class UnknownEnvironment(ValueError):
     """The configuration names an environment that cannot be loaded."""
 
 
-def load_task_set(config: EnvConfig, seed: int = 0) -> TaskSet:
+def load_task_set(config: EnvConfig, seed: int = 0, connect: Callable[[EndpointConfig, str], Any] | None = None) -> TaskSet:
     """The task set of `config`. An own class (`env.class: my_pkg.MyTaskSet`) is called with `env.options`, and with `seed`
-    where it takes one. The navigation task sets that go by name do not depend on the seed: all runs measure the same tasks."""
+    where it takes one. The task sets that go by name do not depend on the seed: all runs measure the same tasks. `connect`
+    makes the client of an endpoint (a user, a judge) for the environments that ask one."""
     if config.class_:
         return _own(config.class_, dict(config.options), seed)
     if config.name == "navigation":
         from rti.envs.navigation.taskset import NavigationTaskSet
         return NavigationTaskSet(config.navigation)
+    if config.name == "tau2":
+        from rti.envs.tau2.taskset import Tau2TaskSet
+        return Tau2TaskSet(config.tau2, connect)
     raise UnknownEnvironment(f"env.name is '{config.name}'; mend: one of {', '.join(ENVIRONMENTS)}, or set env.class "
                              f"to your own")
 
