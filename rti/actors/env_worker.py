@@ -14,6 +14,7 @@ from typing import Sequence
 from rti.actors.cluster import ActorClient, named_actor
 from rti.actors.generator import RemoteEngine
 from rti.actors.messages import Order, TaskIndex, TaskName
+from rti.actors.services import connect
 from rti.chat import load_chat_format
 from rti.chat.base import ChatFormat
 from rti.config.schema import Config
@@ -51,7 +52,7 @@ class EpisodeActor:
                          test=[TaskName(t.id, t.cls) for t in self._tasks.test])
 
     def _load(self) -> tuple[TaskSet, ChatFormat]:
-        return (load_task_set(self._config.env, self._config.seed),
+        return (load_task_set(self._config.env, self._config.seed, connect),
                 load_chat_format(self._config.model.chat, self._config.model.path))
 
     def policy(self, order: Order) -> StepPolicy:

@@ -12,6 +12,8 @@ from rti.actors.cluster import Cluster
 from rti.actors.episodes import EpisodeRunner
 from rti.actors.evaluator import evaluate as run_evaluation
 from rti.actors.launching import ToProgress, check_model
+from rti.actors.official_results import OfficialResults
+from rti.actors.services import check_services
 from rti.config.keys import ConfigError
 from rti.config.schema import Config
 from rti.evaluation import summarise
@@ -27,6 +29,7 @@ def evaluate(config: Config, checkpoint: str = "", samples: int = 0) -> dict[str
     if checkpoint:
         config.model.path = str(policy_in(checkpoint))
     check_model(config.model)
+    check_services(config)
     with open_progress(0) as progress, ToProgress(progress).instead_of_stderr():
         return asyncio.run(_evaluate(config, progress))
 
@@ -58,9 +61,10 @@ async def _evaluate(config: Config, progress: Progress) -> dict[str, Any]:
         fleet, pool = parts.fleet(), parts.pool()
         await fleet.publish(None, 0)
         tending = asyncio.create_task(fleet.tend())
+        official = OfficialResults(config)
         work = asyncio.create_task(run_evaluation(
             config, parts.tasks, EpisodeRunner(config.rollout.retries), pool,
-            lambda done, total: progress.stage("evaluating", done, total)))
+            lambda done, total: progress.stage("evaluating", done, total), official.keep))
         try:
             await asyncio.wait({tending, work}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
@@ -71,6 +75,7 @@ async def _evaluate(config: Config, progress: Progress) -> dict[str, Any]:
                 task.cancel()
             await asyncio.gather(tending, work, return_exceptions=True)
             await pool.close()
+        await asyncio.to_thread(official.write, progress.note)
         return summarise(results, samples=config.evaluation.samples, seed=config.seed)
     finally:
         cluster.close()

@@ -6,7 +6,7 @@ two evaluations of the same weights give the same numbers.
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import Callable, Sequence
 
 from rti.actors.episodes import EpisodeRunner, Runs
 from rti.actors.messages import Order, TaskIndex
@@ -14,11 +14,14 @@ from rti.config.schema import Config
 from rti.control.concurrency import all_of
 from rti.control.seeds import derive
 from rti.evaluation import TaskResult
+from rti.trajectory import Trajectory
 
 
 async def evaluate(config: Config, tasks: TaskIndex, episodes: EpisodeRunner, workers: Runs,
-                   progress: Callable[[int, int], None] = lambda done, total: None) -> list[TaskResult]:
-    """The results in the order of the test tasks. `progress` hears how many episodes of how many are done."""
+                   progress: Callable[[int, int], None] = lambda done, total: None,
+                   keep: Callable[[Sequence[Trajectory]], None] = lambda trajectories: None) -> list[TaskResult]:
+    """The results in the order of the test tasks. `progress` hears how many episodes of how many are done; `keep` gets the
+    trajectories of each task as they come."""
     n = config.evaluation.samples
     chosen = tasks.test[:config.evaluation.tasks or None]
     done = 0
@@ -31,6 +34,7 @@ async def evaluate(config: Config, tasks: TaskIndex, episodes: EpisodeRunner, wo
             seeds=tuple(derive(config.seed, "evaluation", task.id, sample) for sample in range(n)),
             temperature=config.evaluation.temperature)
         trajectories = await episodes.run(workers, order)
+        keep(trajectories)
         done += n
         progress(done, n * len(chosen))
         return TaskResult(task_id=task.id, cls=task.cls, outcomes=[t.success for t in trajectories])

@@ -20,6 +20,7 @@ from rti.actors.build import Parts, build, cpus_of
 from rti.actors.cluster import Cluster
 from rti.actors.controller import Actors, Controller
 from rti.actors.launching import ToProgress, check_model
+from rti.actors.services import check_services
 from rti.actors.measure import Meter, tree_gb
 from rti.actors.pool import Pool
 from rti.config.keys import ConfigError
@@ -36,6 +37,7 @@ ECHO_S = 1.0
 def train(config: Config, resume: str = "auto") -> int:
     """Run to the end, or to a signal; the process's exit code. Raises what a user can mend, with a message that says how."""
     check_model(config.model)
+    check_services(config)
     config, wanted = _place(config, resume)
     run_dir = Path(config.run_dir)
     with RunDirectory.open(run_dir, config, resume=resume != "never") as run:

@@ -73,7 +73,7 @@ class Dialogue:
             self._step(waits_for_tools=True)
             self.counts.tool_calls += len(calls)
             self.counts.user_tools_by_agent += sum(c.name in self._user_tools for c in calls)
-            return self._run(calls)
+            return self._run(calls, message.tool_calls)
         self._step()
         if self.termination:
             return []
@@ -101,7 +101,7 @@ class Dialogue:
                 return message.content
             self._step(waits_for_tools=True)
             self.counts.user_tool_calls += len(calls)
-            heard = self._run(calls)
+            heard = self._run(calls, message.tool_calls)
         return ""
 
     def _call(self, call: ToolCall, side: str) -> Any:
@@ -113,7 +113,7 @@ class Dialogue:
         return self._official.ToolCall(id=call.id or f"{side}_{serial}", name=name,
                                        arguments={} if call.error else call.arguments, requestor=side)
 
-    def _run(self, calls: Sequence[Any]) -> list[Message]:
+    def _run(self, calls: Sequence[Any], asked: Sequence[ToolCall]) -> list[Message]:
         results = [self._world.call(c) for c in calls]
         self.messages += results
         failed = sum(r.error for r in results)
@@ -122,7 +122,7 @@ class Dialogue:
         else:
             self.counts.tool_errors += failed
         self._step()
-        return [Message(role="tool", content=r.content, tool_call_id=c.id, name=c.name) for c, r in zip(calls, results)]
+        return [Message(role="tool", content=r.content, tool_call_id=c.id, name=c.name) for c, r in zip(asked, results)]
 
     def _step(self, waits_for_tools: bool = False) -> None:
         """Count a step; the limits are looked at except where tools are to run first. They override a stop."""

@@ -192,7 +192,7 @@ def data_folder(data_dir: str) -> Path:
         if (folder / "domains").is_dir():
             return folder
     raise FatalEnvironmentError(f"env.tau2.data_dir is '{data_dir}', and there is no folder `domains` in it, its tau2 or "
-                                "its data/tau2; mend: give a folder in the layout of the official repository, or leave it empty "
+                                "its data/tau2; mend: give a folder in the layout of the official repository, or none "
                                 "for the data of the installed package")
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Sequence
 
+import msgspec
+
 from rti.envs.tau2 import official
 from rti.envs.tau2.judge import Chat
 from rti.envs.tau2.user import UserFault
@@ -38,9 +40,9 @@ class SimulatedUser:
         else:
             raise UserFault(f"the user model gave {DRAWS} empty replies in a row; mend: another model, or a higher "
                             "env.tau2.user_max_tokens, which its thinking may use up")
-        said = Message(role="assistant", content=said.content, tool_calls=said.tool_calls)
-        self._history.append(said)
-        return Message(role="user", content=said.content, tool_calls=said.tool_calls)
+        calls = [msgspec.structs.replace(c, id=c.id or f"user_{len(self._history)}_{i}") for i, c in enumerate(said.tool_calls)]
+        self._history.append(Message(role="assistant", content=said.content, tool_calls=calls))
+        return Message(role="user", content=said.content, tool_calls=calls)
 
 
 class SimulatedUsers:

@@ -91,8 +91,7 @@ class Tau2TaskSet:
         instead = {"user": "env.tau2.user=scripted", "judge": "env.tau2.nl_assertions=skip"}[role]
         if not endpoint.base_url or not endpoint.model or connect is None:
             raise FatalEnvironmentError(f"{self.config.domain} needs a language model for the {role}, and there is none; mend: "
-                                        f"set env.tau2.{key}.base_url and env.tau2.{key}.model to an OpenAI-compatible service, "
-                                        f"or {instead}")
+                                        f"set env.tau2.{key}.base_url and .model to an OpenAI-compatible service, or {instead}")
         chat = connect(endpoint, role)
         self._chats.append(chat)
         return chat

@@ -1,0 +1,67 @@
+"""The language models that an environment asks (a user simulator, a judge): their clients, and whether they answer at all.
+
+Keeps: a wrong key, address or model is said before anything starts; later faults of a service are the infrastructure's, never a
+reward.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Iterator, Sequence
+
+from rti.config.schema import Config, EndpointConfig
+from rti.control.concurrency import all_of
+from rti.engines.base import PromptTooLong
+from rti.engines.endpoint import ChatEndpoint
+from rti.envs.base import EnvironmentFault
+from rti.trajectory import Message
+
+
+class Service:
+    """See rti.envs.tau2.judge.Chat: a ChatEndpoint. A conversation that does not fit its model is run again, as a fault."""
+
+    def __init__(self, endpoint: ChatEndpoint) -> None:
+        self._endpoint = endpoint
+
+    async def chat(self, messages: Sequence[Message], **how: Any) -> Any:
+        try:
+            return await self._endpoint.chat(messages, **how)
+        except PromptTooLong as fault:
+            raise EnvironmentFault(f"the conversation does not fit the {self._endpoint.role} model: {fault}") from fault
+
+    async def close(self) -> None:
+        await self._endpoint.close()
+
+
+def connect(config: EndpointConfig, role: str) -> Service:
+    """The client of a service. Raises EndpointRefused where its key or address cannot be used."""
+    return Service(ChatEndpoint(config, role))
+
+
+def check_services(config: Config) -> None:
+    """Ask every service that the environment will need for one word. Raises EndpointRefused or EndpointError."""
+    asked = list(_needed(config))
+    if asked:
+        asyncio.run(_check(asked))
+
+
+def _needed(config: Config) -> Iterator[tuple[str, EndpointConfig]]:
+    tau2 = config.env.tau2
+    if config.env.class_ or config.env.name != "tau2":
+        return
+    if tau2.user == "llm":
+        yield "user", tau2.user_endpoint
+    if tau2.nl_assertions == "judge" and tau2.judge.base_url:
+        yield "judge", tau2.judge
+
+
+async def _check(asked: Sequence[tuple[str, EndpointConfig]]) -> None:
+    await all_of(_one_word(role, endpoint) for role, endpoint in asked)
+
+
+async def _one_word(role: str, config: EndpointConfig) -> None:
+    service = connect(config, role)
+    try:
+        await service.chat([Message(role="user", content="Say yes.")], temperature=0.0, max_tokens=16)
+    finally:
+        await service.close()
