@@ -1,7 +1,7 @@
 """How long the parts of a step took, what the generators did meanwhile, and how much memory the run takes. Knows no Ray.
 
-Only keys under time/, system/, endpoint/ and rollouts/lost_* come from here and depend on the clock or on what died: everything
-else that is logged is a function of the groups, so that a resumed run logs the same (invariant 7).
+Only keys under time/, system/, endpoint/ and rollouts/lost_* come from here and depend on the clock, a service or on what died:
+everything else that is logged is a function of the groups, so that a resumed run logs the same (invariant 7).
 """
 
 from __future__ import annotations

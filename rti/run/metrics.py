@@ -1,8 +1,8 @@
 """Every key of metrics.jsonl, with unit and meaning: the one table that the code, the docs and the tests share.
 
 docs/records.md holds this table (`python -m rti.run.metrics` prints it). Nothing is logged under a key that is not here.
-Keys under `time/`, `perf/`, `system/`, `endpoint/` and `rollouts/lost_` depend on the clock, the machine or what died
-meanwhile; all others of a synchronous run are the same in every run of the same seed and configuration (invariant 7).
+Keys under `time/`, `perf/`, `system/`, `endpoint/` and `rollouts/lost_` depend on the clock, the machine or what died; all
+others of a synchronous run are the same in every run of the same seed and configuration (invariant 7).
 """
 
 from __future__ import annotations
