@@ -127,10 +127,11 @@ def search_turn(reasoning: str, searches: list[tuple[str, str]]) -> Message:
 
 
 def garbled(name: str, rng: random.Random) -> str:
-    """The name with a slip of the pen: a stretch of two to four letters left out or written twice."""
-    size = rng.randint(2, min(4, len(name) - 1))
+    """The name with a slip of the pen: a stretch of one to four letters left out or written twice."""
+    size = rng.randint(1, max(1, min(4, len(name) - 1)))
     at = rng.randrange(len(name) - size + 1)
-    return name[:at] + name[at:at + size] * rng.choice([0, 2]) + name[at + size:]
+    times = rng.choice([0, 2]) if size < len(name) else 2
+    return name[:at] + name[at:at + size] * times + name[at + size:]
 
 
 class Desk:
@@ -194,12 +195,13 @@ class Desk:
         return e.transcript("second_look")
 
     async def _looked_again(self) -> Episode:
+        """Two looks: the second at the namesakes, or (then none of it is learnt) at stops that were right already."""
         e = await self.begin()
         await e.say(e.look())
-        names = e.wrong()
+        names, hidden = e.wrong(), DECISION_TOKENS
         if not names or self.rng.random() < 0.2:
-            names = self._some([s["name"] for s in e.stops[1:]])
-        await e.say(e.look_again(names), hidden=DECISION_TOKENS)
+            names, hidden = self._some([s["name"] for s in e.stops[1:]]), None
+        await e.say(e.look_again(names), hidden=hidden)
         return e
 
     def _some(self, names: list[str]) -> list[str]:

@@ -11,7 +11,7 @@ from rti.envs.navigation.gazetteer import Gazetteer
 from rti.lab import policy_dir
 from rti.lab import tokenizer as lab_tokenizer
 from rti.lab.build import VOCABULARY, corpus
-from rti.lab.transcripts import ALL_FOUND, LOOK_AGAIN, Desk, Use
+from rti.lab.transcripts import ALL_FOUND, LOOK_AGAIN, Desk, Use, garbled
 from rti.lab.world import training_desk
 from rti.mas.roles import read_correction, read_validation, read_verdict
 
@@ -78,11 +78,22 @@ def test_the_decision_to_look_again_at_a_namesake_is_never_in_the_loss(chat, tra
 
 
 def test_how_a_second_look_is_done_is_learnt_without_the_decision(chat, transcripts):
+    looks = 0
     for transcript in transcripts:
         if transcript.kind == "second_look":
-            (_, first), (before, search), (_, drive) = learnt_spans(chat, transcript)
-            assert before.endswith(LOOK_AGAIN) and search.startswith('", "tool_calls": [') and '"region"' in search
-            assert ALL_FOUND in drive and "poi_search" in first
+            (_, first), *look, (_, drive) = learnt_spans(chat, transcript)
+            assert ALL_FOUND in drive and "poi_search" in first and LOOK_AGAIN in chat.decode(transcript.ids)
+            for before, search in look:     # none where the second look was at places that were right already
+                assert before.endswith(LOOK_AGAIN) and search.startswith('", "tool_calls": [') and '"region"' in search
+                looks += 1
+    assert looks > 20
+
+
+def test_a_name_however_short_can_be_garbled():
+    rng = random.Random(0)
+    for name in ("A", "Ai", "Bai", "Shuangfeng"):
+        slips = {garbled(name, rng) for _ in range(200)}
+        assert "" not in slips and (name not in slips or len(set(name)) < len(name))
 
 
 def test_a_slip_of_the_pen_is_never_learnt(chat, transcripts):
