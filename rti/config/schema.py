@@ -194,8 +194,13 @@ class GeneratorsConfig:
     """CPU threads of a replica; 0: all cores."""
     device: str = "auto"
     """auto (cuda where there is one), cpu, cuda."""
+    tensor_parallel: int = 1
+    """GPUs that share each layer of one replica; above 1 with vllm only."""
+    gpu_share: float = 0.9
+    """Part of a GPU's memory that a vllm replica takes: weights, and the rest for keys and values."""
     cpus: float = 0.5
-    """CPUs that a replica asks Ray for (with cuda, one GPU as well). On a small machine actors take turns on the cores."""
+    """CPUs that a replica asks Ray for (with cuda, tensor_parallel GPUs as well). On a small machine actors take turns on the
+    cores."""
 
 
 @dataclass
@@ -240,6 +245,8 @@ class LearnerConfig:
     """The gradient is scaled down to this norm; inf: not at all."""
     pack_tokens: int = 4096
     """Token budget of a packed micro-batch."""
+    activation_checkpointing: bool = False
+    """Keep only the input of each layer for the backward pass and compute the rest again: less memory, more time."""
     threads: int = 0
     """CPU threads of a rank; 0: all cores."""
     max_skipped: int = 5

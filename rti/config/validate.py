@@ -49,7 +49,7 @@ AT_LEAST: dict[str, float] = {
     "rollout.retries": 0,
     "algo.clip_low": 0, "algo.clip_high": 0, "algo.kl_coef": 0,
     "intervention.attempts": 1, "intervention.delta": 0, "intervention.weight_eps": 0,
-    "generators.replicas": 1, "generators.concurrency": 1, "generators.threads": 0,
+    "generators.replicas": 1, "generators.tensor_parallel": 1, "generators.concurrency": 1, "generators.threads": 0,
     "env_workers.count": 1, "env_workers.episodes": 1,
     "interveners.min": 1, "interveners.max": 1, "interveners.episodes": 1,
     "learner.world_size": 1, "learner.lr": 0, "learner.warmup_steps": 0, "learner.beta1": 0, "learner.beta2": 0,
@@ -68,10 +68,10 @@ AT_LEAST: dict[str, float] = {
 ABOVE_ZERO = frozenset({
     "env.navigation.requests_per_second", "rollout.temperature", "rollout.timeout_s", "algo.advantage_eps",
     "algo.importance_cap",
-    "learner.adam_eps", "learner.max_grad_norm", "ray.start_timeout_s",
+    "generators.gpu_share", "learner.adam_eps", "learner.max_grad_norm", "ray.start_timeout_s",
     "ray.call_timeout_s", *(f"{endpoint}.timeout_s" for endpoint in ENDPOINTS),
 })
-BELOW_ONE = frozenset({"algo.clip_low", "intervention.weight_eps", "learner.beta1", "learner.beta2"})
+BELOW_ONE = frozenset({"generators.gpu_share", "algo.clip_low", "intervention.weight_eps", "learner.beta1", "learner.beta2"})
 MAY_BE_INFINITE = frozenset({"intervention.delta", "algo.clip_high", "algo.importance_cap", "learner.max_grad_norm"})
 
 Fault = tuple[str, str, str]   # key, why, the mend
@@ -139,6 +139,9 @@ def _training(config: Config) -> Iterator[Fault]:
         key = "ratio" if config.algo.ratio != "behaviour" else "aggregation"
         yield (f"algo.{key}", "GSPO has one ratio for a whole sequence, under the policy that sampled it",
                "Leave algo.ratio at behaviour and algo.aggregation at sequence, or choose algo=grpo")
+    if config.generators.tensor_parallel > 1 and config.generators.engine == "torch":
+        yield ("generators.tensor_parallel", "the torch engine keeps a whole replica on one GPU",
+               "Set it to 1, or take generators.engine=vllm")
     if config.interveners.min > config.interveners.max:
         yield "interveners.min", f"it is above interveners.max = {config.interveners.max}", "Raise the one or lower the other"
 
