@@ -108,6 +108,20 @@ async def test_an_error_that_repeats_a_coordinate_does_not_count_as_having_retur
     assert locations(task)[0] in messages[1].content and not outcome.success
 
 
+async def test_only_the_first_answered_route_of_a_turn_counts():
+    """Else the routes could be guessed by the dozen."""
+    task = trip(level=4)
+    right, wrong = locations(task), locations(task)[::-1]
+    refused = ("direction", {"origin": "nowhere", "destination": right[-1], "mode": "driving"})
+    for calls, succeeds in (((wrong, right), False), ((right, wrong), True)):
+        env = in_process_environment()
+        await env.reset(task, 0)
+        for turn in reference_turns(task)[:-1]:
+            await env.step(turn)
+        assert (await env.step(assistant(refused, *(direction(c) for c in calls)))).done
+        assert (await env.outcome()).success == succeeds
+
+
 async def test_a_refused_direction_call_can_be_mended():
     task = trip()
     search, answer = reference_turns(task)

@@ -1,8 +1,9 @@
 """The navigation environment: episodes in which an agent finds places and plans one route through them.
 
 Keeps: evidence never enters a message (invariant 4); one episode's state lives in its own instance alone. The calls of a turn
-run in parallel. The first turn with a direction call that the service answered ends the episode: that call is the agent's
-answer and cannot be taken back. A reply without tool calls ends it too.
+run in parallel. The first direction call that the service answered ends the episode: that call is the agent's answer and cannot
+be taken back; others of the same turn count for nothing, so that routes cannot be guessed by the dozen. A reply without tool
+calls ends it too.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class NavigationEnvironment:
         late = ToolResult(f"error: at most {MAX_CALLS} calls a turn are run")
         results = [*results, *(late for _ in message.tool_calls[MAX_CALLS:])]
         answers = [r.direction for r in results if r.direction is not None]
-        self._success = any(self._is_right(a) for a in answers)
+        self._success = bool(answers) and self._is_right(answers[0])
         for result in results:      # after the verdict: a call may use only what earlier turns returned
             self._returned.update(result.locations)
             self._count(result)
