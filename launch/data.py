@@ -1,4 +1,6 @@
-"""Builds and checks task sets: `python launch/data.py navigation --help`. Thin: parses, calls rti.envs.navigation.build."""
+"""Builds and checks task sets: `python launch/data.py navigation --help`, `python launch/data.py tau2 --help`.
+
+Thin: parses, and calls `run` of rti.envs.navigation.build or rti.envs.tau2.tasks.build."""
 
 from __future__ import annotations
 
@@ -15,6 +17,8 @@ from rti.envs.base import EnvironmentFault, FatalEnvironmentError
 from rti.envs.navigation import build
 from rti.envs.navigation.taskset import TaskFileError
 from rti.envs.navigation.tasks import DEFAULT_SEED, SIZES
+from rti.envs.tau2.tasks import build as tau2
+from rti.envs.tau2.tasks.files import TaskFileError as Tau2TaskFileError
 
 EPILOG = """\
 examples:
@@ -25,6 +29,16 @@ examples:
 
 Every task is checked before anything is written: its reference solution must score 1 in the environment over HTTP, its query
 must name its stops, and no name may be in train and in test. Exit code 1: a check failed; 2: wrong usage or a dead endpoint."""
+
+TAU2_EPILOG = """\
+examples:
+  python launch/data.py tau2 --domain retail                       563 tasks into build/tau2-retail.jsonl
+  python launch/data.py tau2 --domain airline --out air.jsonl --seed 7 --count 100
+  python launch/data.py tau2 --domain telecom                      checks the 2,171 tasks that telecom trains on
+  python launch/data.py tau2 --domain retail --check FILE          checks a file, or the folder of AReaL-tau2-data
+
+The official evaluator judges every task: its reference must score 1, doing nothing 0; no two change the database alike, and
+none as a task of the base split does. Needs the extra tau2. Exit code 1: a check failed; 2: wrong usage, or no such data."""
 
 
 def count(text: str) -> int:
@@ -49,7 +63,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
                      help="OpenAI-compatible service that writes the queries of --split full")
     nav.add_argument("--model", default="", metavar="NAME", help="its model")
     nav.add_argument("--key-env", default="", metavar="VAR", help="environment variable that holds its key")
+    _tau2(commands)
     args = parser.parse_args(argv)
+    if args.command == "tau2":
+        return args
     if bool(args.endpoint) != bool(args.model):
         nav.error("--endpoint and --model go together")
     if args.endpoint and args.split == "lab":
@@ -57,11 +74,23 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     return args
 
 
+def _tau2(commands: argparse._SubParsersAction) -> None:
+    made = commands.add_parser("tau2", help="training tasks of τ²-Bench over its databases", epilog=TAU2_EPILOG,
+                               formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--domain", choices=("retail", "airline", "telecom"), required=True)
+    made.add_argument("--out", type=Path, metavar="FILE", help="file to write (default: build/tau2-DOMAIN.jsonl)")
+    made.add_argument("--seed", type=int, default=0, help="seed of the draw (default: 0, the set that training uses by itself)")
+    made.add_argument("--count", type=count, default=0, help="tasks (default: 563 for retail, 271 for airline)")
+    made.add_argument("--check", nargs="?", const="auto", default="", metavar="FILE",
+                      help="write nothing; check FILE, or what training uses by itself")
+    made.add_argument("--data-dir", default="", metavar="DIR", help="official data to use (default: the installed package's)")
+
+
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
     try:
-        return build.run(args)
-    except (build.CheckFailed, TaskFileError) as e:
+        return (tau2 if args.command == "tau2" else build).run(args)
+    except (build.CheckFailed, TaskFileError, tau2.CheckFailed, Tau2TaskFileError) as e:
         print(f"error: {e}", file=sys.stderr)
         return 1
     except (EngineError, EndpointRefused, EnvironmentFault, FatalEnvironmentError, OSError, ValueError) as e:

@@ -72,6 +72,9 @@ class Tau2Config:
     """telecom, retail or airline."""
     data_dir: str = ""
     """A folder in the layout of the official repository (data/tau2/domains/...); empty: the installed package's own data."""
+    tasks: str = "auto"
+    """Training tasks: `auto` (telecom: the full set without the base split; retail, airline: made over the database), a file
+    that launch/data.py tau2 wrote, or the folder of AReaL-tau2-data."""
     profile: str = "paper"
     """Limits of a conversation: `paper` (max_turns) or `official` (200 steps, ten tool errors)."""
     max_turns: int = 30

@@ -16,6 +16,7 @@ from rti.envs.tau2.environment import Tau2Environment
 from rti.envs.tau2.evidence import evidence_of
 from rti.envs.tau2.judge import Chat, Judge, Unjudged
 from rti.envs.tau2.simulator import SimulatedUsers
+from rti.envs.tau2.tasks.source import training_tasks
 from rti.envs.tau2.user import UserMaker
 
 Connect = Callable[[EndpointConfig, str], Chat]
@@ -64,11 +65,7 @@ class Tau2TaskSet:
         return load_domain(self.config.domain, self.config.data_dir, task.data.get("db", ""))
 
     def _train(self) -> Sequence[Task]:
-        """Telecom: the full set without the base split."""
-        if "full" not in self.domain.splits:
-            return []
-        base = {t.id for t in self.test}
-        return [rti_task(self.domain, t) for t in self.domain.tasks("full") if t.id not in base]
+        return [rti_task(self.domain, task, db=db) for task, db in training_tasks(self.domain, self.config.tasks)]
 
     def _make_users(self, connect: Connect | None) -> UserMaker:
         config = self.config
