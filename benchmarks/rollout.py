@@ -1,12 +1,13 @@
 """Tokens per second of whole episodes against the bare engine, and of the engine against transformers' own generate.
 
-    python benchmarks/rollout.py [--model lab|random|DIRECTORY] [--episodes 192] [--concurrency 64] [--threads 0]
+    python benchmarks/rollout.py [--engine torch|vllm] [--model lab|random|DIRECTORY] [--episodes 192] [--concurrency 64]
+                                 [--threads 0] [--no-decode]
 
 Prints one JSON object. `pipeline_tok_s` counts the sampled tokens of episodes in the offline navigation world, environment and
-chat format included; `engine_tok_s` gives the very same requests to a fresh engine, turn after turn of as many episodes at
-once, with nothing in between; `ratio` is the first over the second. `decode` compares with transformers.generate (SDPA) for 1,
-16 and 64 sequences of 32 + 64 tokens: same weights, same threads, the best of three rounds that alternate. `--model random`
-is an untrained policy of the lab's size, which plays no episodes: decode only.
+chat format included; `engine_tok_s` gives the very same prompts to a fresh engine for replies of the same lengths, turn after
+turn of as many episodes at once, with nothing in between; `ratio` is the first over the second. `decode` compares with
+transformers.generate (SDPA) for 1, 16 and 64 sequences of 32 + 64 tokens: same weights, same threads, the best of three rounds
+that alternate. `--model random` is an untrained policy of the lab's size, which plays no episodes: decode only.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import asyncio
 import json
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
@@ -28,10 +31,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from rti.chat import load_chat_format
 from rti.config.schema import EnvConfig, RolloutConfig
-from rti.engines.base import Generation, SamplingParams
-from rti.engines.torch_engine import TorchEngine
+from rti.engines.base import Engine, Generation, SamplingParams
 from rti.envs import load_task_set
-from rti.modeling import load_model
+from rti.modeling import load_model, model_path
 from rti.rollout import PlainPolicy, run_episode
 
 PROMPT, NEW = 32, 64
@@ -46,16 +48,30 @@ def load(path: str) -> PreTrainedModel:
         vocab_size=1200, tie_word_embeddings=True, max_position_embeddings=1024)).eval()
 
 
+def start(kind: str, path: str, threads: int, concurrency: int) -> Engine:
+    """A fresh engine over the model, in float32 on the CPU."""
+    if kind == "torch":
+        from rti.engines.torch_engine import TorchEngine
+        return TorchEngine(load(path), threads=threads, max_concurrency=concurrency)
+    from rti.engines.vllm_engine import VLLMEngine
+    if path != "random":
+        return VLLMEngine(model_path(path), dtype="float32", threads=threads, max_concurrency=concurrency)
+    with tempfile.TemporaryDirectory() as directory:
+        load(path).save_pretrained(directory)
+        return VLLMEngine(directory, dtype="float32", threads=threads, max_concurrency=concurrency)
+
+
 # --- decode ------------------------------------------------------------------------------------------------------
-async def decode_tok_s(path: str, threads: int, rounds: int = 3) -> dict[str, dict[str, float]]:
-    engine, model = TorchEngine(load(path), threads=threads, prefix_cache_mb=0), load(path)
+async def decode_tok_s(kind: str, path: str, threads: int, rounds: int = 3) -> dict[str, dict[str, float]]:
+    engine, model = start(kind, path, threads, 64), load(path)
     model.set_attn_implementation("sdpa")
+    vocab = model.config.get_text_config().vocab_size
     rng = np.random.default_rng(0)
     out: dict[str, dict[str, float]] = {}
     for n in (1, 16, 64):
-        prompts = rng.integers(0, engine.vocab_size, (n, PROMPT))
         best = dict.fromkeys(("engine", "transformers"), 0.0)
         for _ in range(rounds):
+            prompts = rng.integers(0, vocab, (n, PROMPT))       # new ones: nothing comes out of a prefix cache
             best["engine"] = max(best["engine"], n * NEW / await _timed(_decode(engine, prompts)))
             best["transformers"] = max(best["transformers"], n * NEW / await _timed(_generate(model, prompts)))
         out[str(n)] = {k: round(v, 1) for k, v in best.items()}
@@ -63,7 +79,7 @@ async def decode_tok_s(path: str, threads: int, rounds: int = 3) -> dict[str, di
     return out
 
 
-async def _decode(engine: TorchEngine, prompts: np.ndarray) -> None:
+async def _decode(engine: Engine, prompts: np.ndarray) -> None:
     await asyncio.gather(*(engine.generate(p, SamplingParams(max_tokens=NEW, temperature=0.8, seed=i))
                            for i, p in enumerate(prompts)))
 
@@ -85,7 +101,7 @@ async def _timed(work: Any) -> float:
 class Recorder:
     """An engine's front that remembers one episode's requests and replies."""
 
-    def __init__(self, engine: TorchEngine) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine, self.turns = engine, []
         self.max_context = engine.max_context
 
@@ -95,9 +111,10 @@ class Recorder:
         return reply
 
 
-async def episodes_tok_s(path: str, threads: int, episodes: int, concurrency: int, seed: int) -> dict[str, float]:
+async def episodes_tok_s(kind: str, path: str, threads: int, episodes: int, concurrency: int, seed: int) -> dict[str, float]:
     tasks, chat, limits = load_task_set(EnvConfig()), load_chat_format("auto", path), RolloutConfig()
-    engine = TorchEngine(load(path), threads=threads, max_concurrency=concurrency)
+    engine = start(kind, path, threads, concurrency)
+    await engine.generate(np.arange(8), SamplingParams(max_tokens=2))       # what is slow only once
     sampling = SamplingParams(max_tokens=limits.max_tokens, temperature=limits.temperature)
     recorders = [Recorder(engine) for _ in range(episodes)]
 
@@ -110,12 +127,14 @@ async def episodes_tok_s(path: str, threads: int, episodes: int, concurrency: in
     await engine.close()
     await tasks.close()
 
-    engine = TorchEngine(load(path), threads=threads, max_concurrency=concurrency)
+    engine = start(kind, path, threads, concurrency)
+    await engine.generate(np.arange(8), SamplingParams(max_tokens=2))
 
     async def replay(i: int) -> None:
         for prompt, params, reply in recorders[i].turns:
-            again = await engine.generate(prompt, params)
-            assert again.token_ids.tolist() == reply.token_ids.tolist(), "the engine's replies depend on the batch"
+            n = len(reply.token_ids)    # a reply may depend on what else is in the batch: its length is what must be the same
+            again = await engine.generate(prompt, msgspec.structs.replace(params, max_tokens=n, stop_token_ids=()))
+            assert len(again.token_ids) == n
     engine_s = await _timed(_at_once(concurrency, [replay(i) for i in range(episodes)]))
     await engine.close()
     tokens = sum(len(reply.token_ids) for r in recorders for *_, reply in r.turns)
@@ -134,18 +153,23 @@ async def _at_once(concurrency: int, work: list[Any]) -> None:
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--engine", choices=("torch", "vllm"), default="torch")
     parser.add_argument("--model", default="lab")
     parser.add_argument("--episodes", type=int, default=192)
     parser.add_argument("--concurrency", type=int, default=64)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--no-decode", action="store_true")
     args = parser.parse_args()
     threads = args.threads or os.cpu_count() or 1
     torch.set_num_threads(threads)
-    out: dict[str, Any] = {"threads": threads, "concurrency": args.concurrency, "episodes": args.episodes}
+    out: dict[str, Any] = {"engine": args.engine, "threads": threads, "concurrency": args.concurrency,
+                           "episodes": args.episodes}
     if args.model != "random":
-        out |= await episodes_tok_s(args.model, threads, args.episodes, args.concurrency, args.seed)
-    print(json.dumps(out | {"decode": await decode_tok_s(args.model, threads)}))
+        out |= await episodes_tok_s(args.engine, args.model, threads, args.episodes, args.concurrency, args.seed)
+    if not args.no_decode:
+        out["decode"] = await decode_tok_s(args.engine, args.model, threads)
+    print(json.dumps(out))
 
 
 if __name__ == "__main__":
