@@ -79,7 +79,7 @@ class PlainPolicy:
             token_ids=np.asarray(reply.token_ids, np.int32), behaviour_logps=np.asarray(reply.logps, np.float32),
             correction_logps=np.full(n, np.nan, np.float32), weights=np.ones(n, np.float32),
             versions=np.asarray(reply.versions, np.int32), source=Source.POLICY, finish_reason=reply.finish_reason,
-            message=self._chat.parse(reply.token_ids.tolist()),
+            message=self._chat.parse(reply.token_ids.tolist(), ctx.tools),
         )
 
     async def close(self) -> None:

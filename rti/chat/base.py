@@ -25,12 +25,14 @@ class ChatFormat(Protocol):
         then `messages` (tool and user messages), then the header for the next assistant turn."""
         ...
 
-    def parse(self, turn_ids: Sequence[int]) -> Message:
-        """The assistant message in sampled ids. Never raises: a call that cannot be read is a ToolCall with `error` set."""
+    def parse(self, turn_ids: Sequence[int], tools: Sequence[ToolSchema] = ()) -> Message:
+        """The assistant message in sampled ids. Never raises: a call that cannot be read is a ToolCall with `error` set.
+        `tools`: the schemas offered, which give the types of arguments in a form that has none of its own (XML)."""
         ...
 
     def encode_turn(self, message: Message) -> list[int]:
-        """An assistant message as the policy would write it, stop token included. parse(encode_turn(m)) == m up to call ids."""
+        """An assistant message as the policy would write it, stop token included. parse(encode_turn(m), tools) == m up to call
+        ids."""
         ...
 
     def decode_text(self, ids: Sequence[int]) -> str:

@@ -1,7 +1,8 @@
-"""Hermes-style chat as Qwen3 uses it: `<think>`, `<tool_call>`, `<tool_response>`, in the tokenizer's own template.
+"""Hermes-style chat as Qwen3 and Qwen3.5 use it: `<think>`, `<tool_call>`, `<tool_response>`, in the tokenizer's own template.
 
-The template is given tools and structured calls and writes them its own way. Qwen3's drops the thinking of earlier turns when
-a user message follows (`extends_prefix` is then False), but keeps it while tools answer; see `rti.chat.next_prompt`.
+The template is given tools and structured calls and writes them its own way: Qwen3's calls are JSON, Qwen3.5's XML, and
+Qwen3.5's header opens the thinking of a new turn. Both drop the thinking of earlier turns when a user message follows
+(`extends_prefix` is then False), but keep it while tools answer; see `rti.chat.next_prompt`.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class LabChatFormat:
         closing = [] if len(turn_ids) and turn_ids[-1] == self._end else [self._end]
         return [*closing, *self.render(messages, ())]
 
-    def parse(self, turn_ids: Sequence[int]) -> Message:
+    def parse(self, turn_ids: Sequence[int], tools: Sequence[ToolSchema] = ()) -> Message:
         return parse_turn(self.decode_text(turn_ids))
 
     def encode_turn(self, message: Message) -> list[int]:

@@ -48,6 +48,7 @@ class TemplateChatFormat:
         ends = [self._end, tokenizer.eos_token_id, *stop_token_ids]
         self.stop_token_ids = tuple(dict.fromkeys(int(i) for i in ends if i is not None))
         self.extends_prefix = self._keeps_thinking()
+        self._opens_thinking = self._text([Message(role="user", content="?")], (), header=True).rstrip().endswith(THINK)
 
     # --- what a family says --------------------------------------------------------------------------------------
     def _conversation(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[list[dict[str, Any]], Any]:
@@ -63,8 +64,8 @@ class TemplateChatFormat:
         closed = len(turn_ids) > 0 and int(turn_ids[-1]) in self.stop_token_ids
         return glue[1:] if closed else glue
 
-    def parse(self, turn_ids: Sequence[int]) -> Message:
-        return parse_turn(self._spoken(turn_ids))
+    def parse(self, turn_ids: Sequence[int], tools: Sequence[ToolSchema] = ()) -> Message:
+        return parse_turn(self._spoken(turn_ids), tools, self._opens_thinking)
 
     def encode_turn(self, message: Message) -> list[int]:
         asked = Message(role="user", content="?")
@@ -77,7 +78,8 @@ class TemplateChatFormat:
 
     def decode_text(self, ids: Sequence[int]) -> str:
         """Text of a sampled turn after its thinking, which is no part of the answer, without special tokens."""
-        return split_thinking(self._decode(i for i in ids if int(i) not in self._special_ids))[1].strip()
+        text = self._decode(i for i in ids if int(i) not in self._special_ids)
+        return split_thinking(text, self._opens_thinking)[1].strip()
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._decode(ids)

@@ -86,7 +86,7 @@ class InterventionPolicy:
             record.outcome = "no_correction"
             return None
         turn_ids = [int(i) for i in self._chat.encode_turn(wanted)]
-        message = self._chat.parse(turn_ids)
+        message = self._chat.parse(turn_ids, ctx.tools)
         if not _same(message, wanted, reasoning=True):
             return _malformed(record, "corrector")      # the format cannot say it: what would run is not what was meant
         record.correction = message

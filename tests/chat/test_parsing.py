@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from rti.chat.parsing import MAX_DEPTH, load_json, parse_turn
-from rti.trajectory import Message, ToolCall
+from rti.trajectory import Message, ToolCall, ToolSchema
 
 
 def call(arguments, name="search"):
@@ -92,6 +92,62 @@ def test_a_call_that_cannot_be_read_says_why_and_its_text_stays_in_the_content(t
     assert parse_turn("before " + text).content == f"before\n{text}"
 
 
+# --- the XML form ------------------------------------------------------------------------------------------------
+def xml(*parameters, name="search"):
+    inner = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in parameters)
+    return f"<tool_call>\n<function={name}>\n{inner}</function>\n</tool_call>"
+
+
+def test_a_call_in_xml_is_read_and_both_forms_may_stand_in_one_turn():
+    message = parse_turn("a\n" + xml(("query", "北京\n\nand\n"), ("n", "3")) + "\n" + call({}, "stop") + xml(name="stop"))
+    assert message.content == "a" and message.tool_calls == [
+        ToolCall(name="search", arguments={"query": "北京\n\nand\n", "n": 3}, id="call_0"), ToolCall(name="stop", id="call_1"),
+        ToolCall(name="stop", id="call_2")]
+
+
+@pytest.mark.parametrize("schema, text, value", [
+    ({"type": "string"}, "3", "3"), ({"type": "string"}, "None", "None"), ({"type": "string"}, "", ""),
+    ({"type": "integer"}, "3", 3), ({"type": "integer"}, "3.5", "3.5"), ({"type": "integer"}, "true", "true"),
+    ({"type": "number"}, "3", 3), ({"type": "number"}, "-1e-07", -1e-07), ({"type": "number"}, "NaN", "NaN"),
+    ({"type": "boolean"}, "True", True), ({"type": "boolean"}, "false", False), ({"type": "boolean"}, "yes", "yes"),
+    ({"type": "array"}, '["a", 1]', ["a", 1]), ({"type": "object"}, '{"a": {}}', {"a": {}}), ({"type": "object"}, "{", "{"),
+    ({"type": ["string", "null"]}, "None", None), ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "7", 7),
+    ({"anyOf": [{"type": "string"}, {"$ref": "#/x"}]}, '{"a": 1}', {"a": 1}), ({"enum": ["1", "2"]}, "1", "1"),
+    ({}, "7", 7), ({}, "seven", "seven"), ({}, '"quoted"', '"quoted"'), (True, "7", 7),
+])
+def test_an_xml_value_has_the_type_that_its_schema_says(schema, text, value):
+    tool = ToolSchema(name="search", description="", parameters={"type": "object", "properties": {"x": schema}})
+    (parsed,) = parse_turn(xml(("x", text)), [tool]).tool_calls
+    assert parsed.arguments == {"x": value} and type(parsed.arguments["x"]) is type(value)
+
+
+def test_tags_inside_xml_values_are_text():
+    value = "</tool_call><tool_call></parameter> x </think> <function=a>"
+    assert parse_turn(xml(("a", value), ("b", "c"))).tool_calls == [
+        ToolCall(name="search", arguments={"a": value, "b": "c"}, id="call_0")]
+
+
+@pytest.mark.parametrize("end", ["", "\n", "<tool_call>"])
+def test_a_whole_xml_call_without_its_closing_tag_is_a_call(end):
+    first = parse_turn(xml(("a", "b")).removesuffix("\n</tool_call>") + end).tool_calls[0]
+    assert first == ToolCall(name="search", arguments={"a": "b"}, id="call_0")
+
+
+@pytest.mark.parametrize("text, said", [
+    ("<tool_call><function=search", "<function=NAME>"),
+    ("<tool_call><function>search</function></tool_call>", "<function=NAME>"),
+    ("<tool_call><function=search>", "then </function>"),
+    ("<tool_call><function=search><parameter=a>b</function></tool_call>", "each closed"),
+    ("<tool_call><function=search>a=b</function></tool_call>", "each closed"),
+    ("<tool_call><function=></function></tool_call>", "needs the tool's name"),
+    ("<tool_call><function=search></function> and more</tool_call>", "text follows"),
+    ("<tool_call><function=x><parameter=a>99999999999999999999</parameter></function></tool_call>", "64 bits"),
+])
+def test_an_xml_call_that_cannot_be_read_says_why_and_its_text_stays(text, said):
+    assert said in only_error(text)
+    assert parse_turn("before " + text).content == f"before\n{text}"
+
+
 def test_an_unreadable_call_does_not_hide_the_next_one():
     message = parse_turn("<tool_call>{oops</tool_call>" + call({}) + "<tool_call>{oops" + call({}, "stop"))
     assert [(c.name, bool(c.error)) for c in message.tool_calls] == [("", True), ("search", False), ("", True), ("stop", False)]
@@ -100,6 +156,7 @@ def test_an_unreadable_call_does_not_hide_the_next_one():
 
 PIECES = st.one_of(
     st.sampled_from(["<think>", "</think>", "<tool_call>", "</tool_call>", '{"name": "f", "arguments": {}}', '{"name": ', "{",
+                     "<function=f>", "</function>", "<parameter=p>", "</parameter>",
                      "}", "[", '"', "\\ud83d", "\\", "NaN", "\n", "<|im_end|>", "\u0000", "𝔘", "\ufffd", "\ue0000\ue001"]),
     st.text(max_size=8), st.text(st.characters(categories=["Cs"]), max_size=2))
 

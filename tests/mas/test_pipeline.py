@@ -311,7 +311,7 @@ async def test_a_correction_that_the_format_cannot_say_is_malformed():
     chat = engine.chat
 
     class Lossy(type(chat)):
-        def parse(self, turn_ids):
+        def parse(self, turn_ids, tools=()):
             message = super().parse(turn_ids)
             return Message(role="assistant", reasoning=message.reasoning, content="lost")
 
