@@ -195,6 +195,8 @@ class GeneratorsConfig:
     """Sequences that one replica decodes at once."""
     threads: int = 0
     """CPU threads of a replica; 0: all cores."""
+    prefix_cache_mb: int = 256
+    """Memory of a torch replica for keys and values of prompts read before. It must hold the longest prompt to be of use."""
     device: str = "auto"
     """auto (cuda where there is one), cpu, cuda."""
     tensor_parallel: int = 1

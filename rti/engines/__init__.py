@@ -24,4 +24,5 @@ def load_engine(model: ModelConfig, generators: GeneratorsConfig, *, max_context
 
     threads = generators.threads or len(os.sched_getaffinity(0))
     return TorchEngine(load_model(model.path, model.dtype, generators.device), version=version, threads=threads,
-                       max_concurrency=generators.concurrency, max_context=max_context)
+                       max_concurrency=generators.concurrency, max_context=max_context,
+                       prefix_cache_mb=generators.prefix_cache_mb)
