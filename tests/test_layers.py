@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 FLOORS = (      # from the ground up; a floor may rest on the ones before it and, without going in circles, on itself
     ("rti.trajectory", "rti.config", "rti.control", "rti.lab"),     # rti.lab itself: only where the shipped policy lies
+    ("rti.pretrained",),
     ("rti.modeling",),
     ("rti.envs", "rti.chat", "rti.engines", "rti.algos", "rti.run"),
     ("rti.mas", "rti.rollout", "rti.learner"),
@@ -24,7 +25,7 @@ FLOORS = (      # from the ground up; a floor may rest on the ones before it and
 
 IMPLEMENTATIONS = {     # of one protocol: none may import another
     "rti.chat": ("hermes", "generic", "lab"),
-    "rti.engines": ("torch_engine", "endpoint"),
+    "rti.engines": ("torch_engine", "vllm_engine", "endpoint"),
     "rti.envs": ("navigation", "tau2"),
     "rti.algos": ("grpo", "rti"),
 }

@@ -20,13 +20,19 @@ def replace_weights(model: nn.Module, state: Mapping[str, Any]) -> None:
 
     Of names that the model ties (an embedding and its lm_head) one is enough; two must be equal.
     """
+    targets, sources = check_weights(model, state)
+    with torch.no_grad():
+        for name, source in sources.items():
+            targets[name].data.copy_(source)
+
+
+def check_weights(model: nn.Module, state: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The model's own tensors and those given, by name; WeightsMismatch where they do not fit. The model may be on `meta`."""
     targets = model.state_dict(keep_vars=True)
     sources = {name: torch.as_tensor(value) for name, value in state.items()}
     _check_names(targets, sources)
     _check_tied(targets, sources)
-    with torch.no_grad():
-        for name, source in sources.items():
-            targets[name].data.copy_(source)
+    return targets, sources
 
 
 def _check_names(targets: Mapping[str, torch.Tensor], sources: Mapping[str, torch.Tensor]) -> None:

@@ -1,0 +1,89 @@
+"""What runs inside vLLM's worker processes: our weight-transfer backend for machines without NCCL.
+
+vLLM keeps a registry of weight-transfer backends; `rti_shared_memory` is one of them, driven like the others by its
+start_weight_update / update_weights / finish_weight_update. The weights lie in a piece of shared memory of the engine's own
+process (see vllm_weights.py); each worker maps it and loads from there what its shard needs. Importing this file registers the
+backend: vLLM imports it in every worker, because the engine names `WorkerExtension` as its worker_extension_cls.
+
+Keeps field bug 22: the copy of a tied embedding that vLLM's CPU build packs for its matrix products is packed anew after each
+update; vLLM itself leaves the old one there. May import torch and vllm.
+"""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass, field
+from typing import Iterator
+
+import torch
+from vllm.distributed.weight_transfer import WeightTransferEngine, WeightTransferEngineFactory
+from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
+from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+from rti.engines.vllm_weights import BACKEND
+
+
+class WorkerExtension:
+    """Adds nothing to vLLM's worker: naming it makes each worker process import this file, which registers the backend."""
+
+
+@dataclass
+class InitInfo(WeightTransferInitInfo):
+    """Nothing to agree on beforehand."""
+
+
+@dataclass
+class UpdateInfo(WeightTransferUpdateInfo):
+    """Where the weights lie: a file of `size` bytes that this process may map, and in it the tensors by name."""
+
+    path: str = ""
+    size: int = 0
+    tensors: list[tuple[str, str, list[int], int]] = field(default_factory=list)     # name, torch dtype, shape, offset in bytes
+
+
+class SharedMemoryTransfer(WeightTransferEngine[InitInfo, UpdateInfo]):
+    """The backend; see the module's docstring."""
+
+    init_info_cls = InitInfo
+    update_info_cls = UpdateInfo
+
+    def init_transfer_engine(self, init_info: InitInfo) -> None:
+        """Nothing is held between updates."""
+
+    def start_weight_update(self) -> None:
+        initialize_layerwise_reload(self.model)
+
+    def update_weights(self, update_info: dict) -> None:
+        self.receive_weights(self.parse_update_info(update_info))
+        if self.device.type != "cpu":       # the base class does this for every device, and torch has none to wait for on a CPU
+            torch.accelerator.synchronize()
+
+    def receive_weights(self, update_info: UpdateInfo) -> None:
+        with open(update_info.path, "rb") as file:
+            memory = mmap.mmap(file.fileno(), update_info.size, access=mmap.ACCESS_COPY)    # torch warns of a read-only one
+        # The tensors keep the map alive as long as vLLM holds on to them, which may be until the update is finished.
+        self.model.load_weights(_tensors(memory, update_info, self.device))
+
+    def finish_weight_update(self) -> None:
+        finalize_layerwise_reload(self.model, self.model_config)
+        if self.device.type == "cpu":
+            for module in self.model.modules():
+                if isinstance(module, VocabParallelEmbedding) and hasattr(module, "cpu_linear"):
+                    dispatch_cpu_unquantized_gemm(module, remove_weight=False)
+
+    def shutdown(self) -> None:
+        """Nothing is held."""
+
+
+def _tensors(memory: mmap.mmap, info: UpdateInfo, device: torch.device) -> Iterator[tuple[str, torch.Tensor]]:
+    whole = torch.frombuffer(memory, dtype=torch.uint8)
+    for name, dtype, shape, offset in info.tensors:
+        kind = getattr(torch, dtype)
+        n_bytes = torch.Size(shape).numel() * kind.itemsize
+        yield name, whole[offset:offset + n_bytes].view(kind).view(shape).to(device, non_blocking=True)
+
+
+if BACKEND not in WeightTransferEngineFactory._registry:     # the class has no other way to ask
+    WeightTransferEngineFactory.register_engine(BACKEND, SharedMemoryTransfer)
