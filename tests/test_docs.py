@@ -66,7 +66,7 @@ def check(words):
 def check_install(words):
     for word in words:
         if word.startswith("."):
-            named = re.fullmatch(r"\.(?:\[([a-z,-]+)\])?", word)
+            named = re.fullmatch(r"\.(?:\[([a-z0-9,-]+)\])?", word)
             assert named and set((named[1] or "").split(",")) - {""} <= extras(), word
 
 
