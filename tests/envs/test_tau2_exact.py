@@ -16,7 +16,7 @@ from rti.envs.tau2 import official, reward  # noqa: E402
 from rti.envs.tau2.judge import Unjudged  # noqa: E402
 from tests.envs.tau2_pairs import construct, domain, official_reward, play, reference, variants  # noqa: E402
 
-PAIRS = {"airline": 3, "retail": 3, "telecom": 15}
+PAIRS = {"airline": 3, "retail": 2, "telecom": 16}
 """Trajectories a base task."""
 CHUNKS = 8
 

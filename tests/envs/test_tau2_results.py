@@ -47,21 +47,22 @@ def config(name, tmp_path):
 async def test_a_results_file_is_loaded_and_scored_again_by_the_official_evaluator(name, tmp_path):
     d, notes = domain(name), []
     collected = OfficialResults(config(name, tmp_path))
-    for task in d.tasks("base")[:6]:
+    chosen = d.tasks("base")[:6 if name == "telecom" else 2]       # the official evaluator takes its time over retail
+    for task in chosen:
         moves = reference(task)
         rti = rti_task(d, task, "test")
         collected.keep([await trajectory(name, rti, moves, 0), await trajectory(name, rti, moves[:-1], 1)])
     collected.write(notes.append)
     results = official.load().simulation.Results.load(tmp_path / "run-evaluation" / "tau2-results.json")
     assert str(collected.path) in notes[0]
-    assert [(r.task_id, r.trial) for r in results.simulations] == [(t.id, i) for t in d.tasks("base")[:6] for i in (0, 1)]
+    assert [(r.task_id, r.trial) for r in results.simulations] == [(t.id, i) for t in chosen for i in (0, 1)]
     tasks = {t.id: t for t in results.tasks}
     for run in results.simulations:
         again = official_reward(name, tasks[run.task_id], run.messages, run.termination_reason.value)
         assert again.reward == run.reward_info.reward, run.task_id
         assert [m.turn_idx for m in run.messages] == list(range(len(run.messages)))
     assert {r.reward_info.reward for r in results.simulations if r.trial == 0} == {1.0}
-    assert results.to_df().reward.mean() == pytest.approx(sum(r.reward_info.reward for r in results.simulations) / 12)
+    assert list(results.to_df().reward) == [r.reward_info.reward for r in results.simulations]
 
 
 async def test_an_episode_cut_by_a_token_limit_is_in_the_file_with_reward_zero(tmp_path):

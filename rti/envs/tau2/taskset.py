@@ -6,6 +6,7 @@ is made, before a run starts anything.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, Sequence
 
 from rti.config.schema import EndpointConfig, Tau2Config
@@ -49,10 +50,11 @@ class Tau2TaskSet:
         self.config = config
         self.domain = load_domain(config.domain, config.data_dir)
         self.test = [rti_task(self.domain, t, "test") for t in self.domain.tasks("base")]
-        self.train = self._train()
         self._chats: list[Any] = []
+        self._connector = connect
         self._users = self._make_users(connect)
-        self._judge = self._make_judge(connect)
+        self._judge: Judge | Unjudged | None = None
+        self._provide_judge(self.test)
 
     def make(self) -> Tau2Environment:
         return Tau2Environment(self._domain_of, self.domain.tools, self._users, limits_of(self.config), self._judge)
@@ -64,8 +66,11 @@ class Tau2TaskSet:
     def _domain_of(self, task: Task) -> Domain:
         return load_domain(self.config.domain, self.config.data_dir, task.data.get("db", ""))
 
-    def _train(self) -> Sequence[Task]:
-        return [rti_task(self.domain, task, db=db) for task, db in training_tasks(self.domain, self.config.tasks)]
+    @functools.cached_property
+    def train(self) -> Sequence[Task]:
+        tasks = [rti_task(self.domain, task, db=db) for task, db in training_tasks(self.domain, self.config.tasks)]
+        self._provide_judge(tasks)
+        return tasks
 
     def _make_users(self, connect: Connect | None) -> UserMaker:
         config = self.config
@@ -75,13 +80,12 @@ class Tau2TaskSet:
         return SimulatedUsers(self._connect(connect, config.user_endpoint, "user"), self.domain.data, config.user_temperature,
                               config.user_max_tokens)
 
-    def _make_judge(self, connect: Connect | None) -> Judge | Unjudged | None:
-        if not any("NL_ASSERTION" in t.evidence["reward_basis"] and t.evidence["nl_assertions"]
-                   for t in (*self.train, *self.test)):
-            return None
-        if self.config.nl_assertions == "skip":
-            return Unjudged()
-        return Judge(self._connect(connect, self.config.judge, "judge"))
+    def _provide_judge(self, tasks: Sequence[Task]) -> None:
+        """Make the judge where one of `tasks` needs it, so that its absence is said before an episode."""
+        if self._judge is None and any("NL_ASSERTION" in t.evidence["reward_basis"] and t.evidence["nl_assertions"]
+                                       for t in tasks):
+            skip = self.config.nl_assertions == "skip"
+            self._judge = Unjudged() if skip else Judge(self._connect(self._connector, self.config.judge, "judge"))
 
     def _connect(self, connect: Connect | None, endpoint: EndpointConfig, role: str) -> Chat:
         key = {"user": "user_endpoint", "judge": "judge"}[role]
