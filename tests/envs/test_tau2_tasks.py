@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("tau2.registry", reason="needs the extra tau2")
 
+from launch import data  # noqa: E402
 from rti.config.schema import Tau2Config  # noqa: E402
 from rti.envs.base import FatalEnvironmentError  # noqa: E402
 from rti.envs.tau2 import official  # noqa: E402
@@ -299,3 +300,24 @@ def test_a_file_that_is_cut_short_or_of_another_kind_is_refused(tmp_path):
             training_tasks(domain("retail"), str(tmp_path / name))
     with pytest.raises(TaskFileError, match="holds no telecom task .it holds .'retail': 4, 'airline': 4"):
         files.read(tmp_path, "telecom")
+
+
+# ---- the command ---------------------------------------------------------------------------------------------------------
+
+def test_the_command_writes_checked_tasks_and_checks_what_is_there(tmp_path, capsys):
+    out = tmp_path / "made" / "retail.jsonl"
+    options = ["tau2", "--domain", "retail", "--data-dir", DATA_DIR]
+    assert data.main([*options, "--out", str(out), "--count", "4", "--seed", "3"]) == 0
+    report = json.loads(capsys.readouterr().out.partition("\n")[2])
+    assert (report["tasks"], report["checked"], report["seed"]) == (4, 4, 3) and sum(report["goals"].values()) >= 4
+    assert len(training_tasks(domain("retail"), str(out))) == 4
+    assert data.main([*options, "--check", str(out)]) == 0
+
+
+def test_the_command_writes_nothing_that_fails_the_check(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(build, "problem_of", lambda d, task: "its reference scores 0")
+    out = tmp_path / "airline.jsonl"
+    assert data.main(["tau2", "--domain", "airline", "--data-dir", DATA_DIR, "--out", str(out), "--count", "2"]) == 1
+    assert "2 problems in 2 airline tasks" in capsys.readouterr().err and not out.exists()
+    assert data.main(["tau2", "--domain", "airline", "--check", str(out)]) == 1
+    assert data.main(["tau2", "--domain", "airline", "--data-dir", str(tmp_path)]) == 2

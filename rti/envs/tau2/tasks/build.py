@@ -32,7 +32,8 @@ def run(args: argparse.Namespace, say: Say = print) -> int:
     """`launch/data.py tau2`: make, check and write; with --check, check a file (or what `auto` trains on) and write nothing."""
     domain = load_domain(args.domain, args.data_dir)
     if args.check or domain.name == "telecom":
-        report = check(domain, training_tasks(domain, args.check or AUTO), args.data_dir, say)
+        tasks = training_tasks(domain, AUTO) if args.check in ("", AUTO) else files.read(Path(args.check), domain.name)
+        report = check(domain, tasks, args.data_dir, say)
     else:
         rows = generate(domain, args.count, args.seed)
         tasks = [TrainingTask(files.official_task(row)) for row in rows]
