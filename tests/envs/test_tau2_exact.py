@@ -46,7 +46,7 @@ def _a_judge_that_is_content(monkeypatch):
 
 
 async def ours(name, task, dialogue, termination="user_stop"):
-    return await reward.evaluate(domain(name), task, dialogue.messages, dialogue._world, termination, Unjudged())
+    return await reward.evaluate(domain(name), task, dialogue.messages, dialogue.world, termination, Unjudged())
 
 
 def test_at_least_two_thousand_pairs_are_compared():

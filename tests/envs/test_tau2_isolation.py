@@ -40,10 +40,10 @@ async def test_fifty_interleaved_episodes_end_as_each_does_alone_and_share_nothi
     alone = [(await play(d, t, m)) for t, m in zip(tasks, moves)]
     together = await asyncio.gather(*(play(d, t, m) for t, m in zip(tasks, moves)))
 
-    assert [x._world.state() for x in together] == [x._world.state() for x in alone]
+    assert [x.world.state() for x in together] == [x.world.state() for x in alone]
     assert [[m.content for m in x.messages] for x in together] == [[m.content for m in x.messages] for x in alone]
     assert shared == details and d.fingerprint() == before
-    assert all(x._world.environment.user_tools.default_vpn_details is not shared for x in together)
+    assert all(x.world.environment.user_tools.default_vpn_details is not shared for x in together)
 
 
 @pytest.mark.parametrize("name", ["airline", "retail", "telecom"])
@@ -59,7 +59,7 @@ async def test_the_template_is_untouched_after_every_episode(name):
 async def test_a_world_changes_itself_alone():
     d = domain("retail")
     task = next(t for t in d.tasks("base") if d.gold(t))
-    changed = (await play(d, task, reference(task)))._world
+    changed = (await play(d, task, reference(task))).world
     assert changed.state() == d.gold(task) != {}
     assert d.world(task).state() == {}
 

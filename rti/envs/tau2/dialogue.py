@@ -47,7 +47,7 @@ class Dialogue:
     """One conversation. `termination` is "" while it goes on, then the official reason; `messages` is the official record."""
 
     def __init__(self, world: World, user: User, limits: Limits, user_tools: Sequence[str]) -> None:
-        self._world, self._user, self._limits, self._user_tools = world, user, limits, frozenset(user_tools)
+        self.world, self._user, self._limits, self._user_tools = world, user, limits, frozenset(user_tools)
         self._official = official.load().message
         self.messages: list[Any] = []
         self.counts = Counts()
@@ -114,7 +114,7 @@ class Dialogue:
                                        arguments={} if call.error else call.arguments, requestor=side)
 
     def _run(self, calls: Sequence[Any], asked: Sequence[ToolCall]) -> list[Message]:
-        results = [self._world.call(c) for c in calls]
+        results = [self.world.call(c) for c in calls]
         self.messages += results
         failed = sum(r.error for r in results)
         if calls[0].requestor == "user":
@@ -127,7 +127,7 @@ class Dialogue:
     def _step(self, waits_for_tools: bool = False) -> None:
         """Count a step; the limits are looked at except where tools are to run first. They override a stop."""
         self.counts.steps += 1
-        self._world.sync()
+        self.world.sync()
         if waits_for_tools:
             return
         if self._limits.steps and self.counts.steps >= self._limits.steps:
