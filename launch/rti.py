@@ -18,14 +18,19 @@ def main() -> int:
                                      epilog="Set RTI_DEBUG=1 to see stack traces and what the actors print.")
     parser.add_argument("--config", required=True, metavar="NAME.yaml", help="a path, or a name in configs/")
     parser.add_argument("--resume", default="auto", metavar="auto|never|PATH", help=HELP_RESUME)
+    parser.add_argument("--dry-run", action="store_true",
+                        help="check the configuration, plan which actor goes on which GPU (section hardware), and exit")
     parser.add_argument("words", nargs="*", metavar="key=value", help="configuration keys, e.g. algo=grpo learner.lr=1e-4")
     args = parser.parse_intermixed_args()
 
-    from rti.actors.launching import guarded, prepare
+    from rti.actors.launching import dry_run, guarded, prepare
     from rti.config.load import load
 
     def work() -> int:
         config = load(args.config, args.words)
+        if args.dry_run:
+            print(dry_run(config))
+            return 0
         prepare(config.ray)     # before Ray is imported
         from rti.actors.training import train
         return train(config, args.resume)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Mapping
 
 from rti.actors.cluster import ActorClient, Cluster, Need
 from rti.actors.env_worker import EnvWorker, EpisodeClient
@@ -18,6 +16,7 @@ from rti.actors.messages import TaskIndex
 from rti.actors.pool import Pool
 from rti.actors.replay_buffer import BufferActor, ReplayBuffer
 from rti.config.schema import Config
+from rti.control.placement import plan
 
 JOURNAL = "buffer.journal"
 
@@ -55,8 +54,8 @@ async def build(cluster: Cluster, config: Config, run_dir: Path | None) -> Parts
     config = copy.deepcopy(config)      # what the actors get: they may stand in another working directory
     config.run_dir = str(run_dir) if run_dir else ""
     training = run_dir is not None
-    gpus = _gpus(cluster, config, training)
-    need = Need(config.generators.cpus, gpus["generators"])
+    placed = plan(config, cluster.machines, training=training)
+    need = Need(config.generators.cpus, placed.generator)
     generators = [GeneratorActor(f"generator-{i}", cluster.actor(Generator, f"generator-{i}", need, config), config.ray)
                   for i in range(config.generators.replicas)]
     parts = Parts(generators, _episode_actors(cluster, config, generators, EnvWorker, "env-worker", config.env_workers.count,
@@ -67,7 +66,7 @@ async def build(cluster: Cluster, config: Config, run_dir: Path | None) -> Parts
                                             config.interveners.cpus, config.interveners.episodes)
         journal = cluster.actor(ReplayBuffer, "replay-buffer", Need(0), str(run_dir / JOURNAL), config.buffer.memory_mb)
         parts.buffer = BufferActor("replay-buffer", journal, config.ray)
-        parts.learner = LearnerGroup(cluster, config, Need(config.learner.cpus, gpus["learner"]), run_dir)
+        parts.learner = LearnerGroup(cluster, config, Need(config.learner.cpus, placed.learner), run_dir)
         clients |= {c.name: c for c in (*parts.interveners, parts.buffer)} | parts.learner.place()
     answers = await cluster.wait(clients)
     parts.tasks = answers[parts.workers[0].name]
@@ -80,15 +79,3 @@ def _episode_actors(cluster: Cluster, config: Config, generators: list[Generator
     names = [cluster.full_name(g.name) for g in generators]
     return [EpisodeClient(f"{name}-{i}", cluster.actor(cls, f"{name}-{i}", Need(cpus), config, names), config, episodes)
             for i in range(count)]
-
-
-def _gpus(cluster: Cluster, config: Config, training: bool) -> Mapping[str, float]:
-    """GPUs of one actor of each kind: one each where there are enough, else an even share of those that there are."""
-    wants = {"generators": (config.generators.device, config.generators.replicas),
-             "learner": (config.learner.device, config.learner.world_size if training else 0)}
-    there = cluster.gpus
-    asking = {kind: count for kind, (device, count) in wants.items()
-              if device.startswith("cuda") or device == "auto" and there > 0}
-    total = sum(asking.values())
-    share = 1.0 if there >= total or there < 1 else 1.0 / math.ceil(total / there)
-    return {kind: share if kind in asking else 0.0 for kind in wants}

@@ -21,6 +21,7 @@ from rti.actors.launching import cluster_address
 from rti.config.schema import RayConfig
 from rti.control.concurrency import all_of
 from rti.control.faults import ActorFailed, ActorGone, ActorHung, ActorLost
+from rti.control.placement import Machines
 
 log = logging.getLogger(__name__)
 
@@ -188,8 +189,10 @@ class Cluster:
                 f"their cpus, or raise the limit; what the actors wrote is in {log_directory()}")
 
     @property
-    def gpus(self) -> float:
-        return ray.cluster_resources().get("GPU", 0.0)
+    def machines(self) -> Machines:
+        """The GPUs of the nodes that are there now."""
+        gpus = [int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]]
+        return Machines(tuple(count for count in gpus if count))
 
     def close(self) -> None:
         """Leave the cluster: its actors are this job's and end with it."""

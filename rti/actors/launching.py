@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Callable, Iterator
 
 from rti.config.keys import ConfigError
-from rti.config.schema import ModelConfig, RayConfig
-from rti.lab import policy_dir
+from rti.config.schema import Config, ModelConfig, RayConfig
+from rti.control.model_shape import shape_of
+from rti.control.placement import machines_of, plan, table
+from rti.pretrained import resolve
 from rti.run.progress import Progress
 
 
@@ -34,11 +36,25 @@ def prepare(config: RayConfig) -> None:
 
 def check_model(config: ModelConfig) -> None:
     """Refuse a policy that is not there before anything starts. A name on a hub is left to those who load it."""
-    path = Path(policy_dir() if config.path == "lab" else config.path).expanduser()
-    local = config.path == "lab" or path.is_absolute() or config.path.startswith(".") or path.is_dir()
+    path = Path(resolve(config.path)).expanduser()
+    local = path.is_absolute() or config.path.startswith(".") or path.is_dir()
     if local and not (path / "config.json").is_file():
         raise ConfigError(f"model.path is {config.path!r}: there is no Hugging Face directory at {path} (it would hold a "
-                          "config.json). Give `lab`, a directory that save_pretrained wrote, or a name like owner/model")
+                          "config.json). Give `lab`, `smollm2`, a directory that save_pretrained wrote, or a name like owner/model")
+
+
+def dry_run(config: Config) -> str:
+    """Where a run would place what, on the hardware that the configuration expects. Starts nothing; raises where it cannot."""
+    shape = shape_of(resolve(config.model.path))
+    machines = machines_of(config)
+    placed = plan(config, machines, shape)
+    memory = f" of {config.hardware.gpu_gb:g} GB" if machines.total and machines.gpu_bytes else ""
+    unchecked = "" if machines.gpu_bytes or not machines.total else "; their memory is not known (hardware.gpu_gb)"
+    return (f"{config.name}: {config.model.path} ({shape.parameters / 1e9:.3g} billion parameters), algo={config.algo.name}, "
+            f"{config.steps} steps of {config.rollout.groups_per_step} groups of {config.rollout.group_size}\n"
+            f"{config.hardware.nodes if machines.total else 0} nodes with GPUs, {machines.total} GPUs{memory}{unchecked}\n"
+            f"Memory at the peak, estimated, in GB:\n\n{table(placed)}\n\nThe configuration is valid and can be placed. "
+            "Nothing was started.")
 
 
 def cluster_address(config: RayConfig) -> str:

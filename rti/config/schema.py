@@ -326,6 +326,16 @@ class Config:
     name: str = "run"
     """Names the run directory."""
     run_dir: str = ""
+@dataclass
+class HardwareConfig:
+    nodes: int = 1
+    """Nodes with GPUs, for the plan of a dry run. A run itself takes what its cluster has."""
+    gpus_per_node: int = 0
+    """GPUs of each; 0: none."""
+    gpu_gb: float = 0.0
+    """Memory of one GPU in GB (1e9 bytes), which the plan must fit; 0: not checked."""
+
+
     """Where the run writes; empty: runs/<name>."""
     seed: int = 0
     """Of task order, sampling, initial state: the same seed and configuration give the same run in synchronous mode."""
@@ -349,8 +359,9 @@ class Config:
 
 
 CHANGEABLE = frozenset({
-    "steps", "run_dir", "records", "ray", "generators", "env_workers", "interveners", "checkpoint", "evaluation",
+    "steps", "run_dir", "records", "ray", "hardware", "generators", "env_workers", "interveners", "checkpoint", "evaluation",
     "buffer", "learner.threads", "learner.world_size", "learner.cpus", "rollout.timeout_s", "rollout.retries",
+    hardware: HardwareConfig = field(default_factory=HardwareConfig)
     *(f"intervention.{role}.endpoint.{key}" for role in ("validator", "corrector", "verifier_role")
       for key in ("base_url", "key_env", "concurrency", "timeout_s", "retries")),
     *(f"env.tau2.{endpoint}.{key}" for endpoint in ("user_endpoint", "judge")

@@ -13,10 +13,13 @@ from rti.actors import launching
 from rti.actors.evaluation import policy_in
 from rti.actors.training import Stopper, _place
 from rti.config.keys import ConfigError
+from rti.config.load import load
 from rti.config.schema import Config, ModelConfig, RayConfig
 from rti.control.faults import ActorFailed
 from rti.learner import checkpoint as checkpoints
 from rti.run.directory import RunDirectory
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -149,3 +152,23 @@ async def test_without_a_signal_the_work_gives_its_result_or_its_error():
         assert await stopper.unless_stopped(asyncio.sleep(0, "done")) == "done"
         with pytest.raises(ConfigError, match="as asked"):
             await stopper.unless_stopped(fail())
+
+
+def test_a_dry_run_shows_the_placement_and_starts_nothing():
+    done = subprocess.run([sys.executable, "launch/rti.py", "--config", "qwen3-8b.yaml", "--dry-run"], cwd=ROOT,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "8.19 billion parameters" in done.stdout and "generator-0 (4/4)" in done.stdout and "learner-3" in done.stdout
+    assert "Nothing was started" in done.stdout and not (ROOT / "runs" / "qwen3-8b").exists()
+
+
+def test_a_dry_run_of_what_cannot_fit_fails_with_the_mend_alone():
+    done = subprocess.run([sys.executable, "launch/rti.py", "--config", "qwen3-8b.yaml", "--dry-run", "hardware.gpu_gb=40"],
+                          cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "GPU 4 (learner-0) would need" in done.stderr and "raise learner.world_size above 4" in done.stderr
+
+
+def test_a_dry_run_of_the_lab_needs_no_gpu():
+    text = launching.dry_run(load("lab.yaml"))
+    assert "CPU  generator-0" in text and "0 GPUs" in text
