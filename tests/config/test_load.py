@@ -28,9 +28,20 @@ def refusal(*args):
     return str(caught.value)
 
 
+NEED_A_USER = ("telecom.yaml", "retail.yaml", "airline.yaml")
+USER = ("env.tau2.user_endpoint.base_url=http://127.0.0.1:8000/v1", "env.tau2.user_endpoint.model=user-model")
+
+
 @pytest.mark.parametrize("name", sorted(p.name for p in configs_dir().glob("*.yaml")))
 def test_every_shipped_configuration_is_valid(name):
-    assert isinstance(load(name), schema.Config)
+    assert isinstance(load(name, USER if name in NEED_A_USER else ()), schema.Config)
+
+
+@pytest.mark.parametrize("name", NEED_A_USER)
+def test_a_tau2_run_without_a_user_is_refused_with_what_to_set(name):
+    message = refusal(name)
+    assert "env.tau2.user_endpoint.base_url is ''" in message and "env.tau2.user_endpoint.model is ''" in message
+    assert "env.tau2.user=scripted" in message
 
 
 def test_a_name_is_a_path_first_and_a_shipped_configuration_second(write, tmp_path, monkeypatch):
