@@ -19,6 +19,7 @@ class RequiredAction(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     arguments: dict[str, Any]
     compare_args: list[str] | None = None
+    place: int = 0          # in the reference, both sides together
 
 
 class Assertion(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +46,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     user_tools: list[str]
     agent_writes: list[str]                 # the agent's tools that change the database
     user_writes: list[str]
+    completion: str = ""                    # in words: when the task is done
 
 
 def evidence_of(domain: Domain, task: Any) -> dict[str, Any]:
@@ -54,15 +56,15 @@ def evidence_of(domain: Domain, task: Any) -> dict[str, Any]:
     assertions = (criteria.env_assertions or []) if criteria else []
     return msgspec.to_builtins(Evidence(
         domain=domain.name,
-        agent_actions=[_action(a) for a in actions if a.requestor == "assistant"],
-        user_actions=[_action(a) for a in actions if a.requestor == "user"],
+        agent_actions=[_action(a, i) for i, a in enumerate(actions) if a.requestor == "assistant"],
+        user_actions=[_action(a, i) for i, a in enumerate(actions) if a.requestor == "user"],
         assertions=[Assertion(side=a.env_type, function=a.func_name, arguments=a.arguments, value=a.assert_value,
                               message=a.message or "") for a in assertions],
         communicate=list(criteria.communicate_info or []) if criteria else [],
         nl_assertions=list(criteria.nl_assertions or []) if criteria else [],
         reward_basis=[b.value for b in criteria.reward_basis] if criteria else [],
         agent_tools=[t.name for t in domain.tools], user_tools=[t.name for t in domain.user_tools],
-        agent_writes=sorted(domain.writes), user_writes=sorted(domain.user_writes)))
+        agent_writes=sorted(domain.writes), user_writes=sorted(domain.user_writes), completion=_completion(criteria)))
 
 
 def read(evidence: dict[str, Any]) -> Evidence:
@@ -70,5 +72,20 @@ def read(evidence: dict[str, Any]) -> Evidence:
     return msgspec.convert(evidence, Evidence)
 
 
-def _action(action: Any) -> RequiredAction:
-    return RequiredAction(id=action.action_id, name=action.name, arguments=action.arguments, compare_args=action.compare_args)
+def _action(action: Any, place: int) -> RequiredAction:
+    return RequiredAction(id=action.action_id, name=action.name, arguments=action.arguments, compare_args=action.compare_args,
+                          place=place)
+
+
+_DONE = {
+    "ENV_ASSERTION": "every assertion on the final state of device and account holds",
+    "ACTION": "every required action was made",
+    "DB": "the database is as the required agent-side changes leave it, and nothing else in it was changed",
+    "COMMUNICATE": "the agent has told the user every item of the information to communicate",
+    "NL_ASSERTION": "every assertion in words about the conversation holds",
+}
+
+
+def _completion(criteria: Any) -> str:
+    parts = [_DONE[b.value] for b in criteria.reward_basis if b.value in _DONE] if criteria else []
+    return f"Done when {', and '.join([*parts, 'the user ends the conversation'])}."

@@ -2,12 +2,13 @@
 `verifier`, each a function of a RoleContext that gives messages.
 
 `<environment>.py` is written for language models, `<environment>_compact.py` for the lab policy. `load_pack` also takes the
-dotted name of a module of a user's own.
+dotted name of a module of a user's own. tau2.py gives each task the pack of its domain: telecom.py, retail.py, airline.py.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import Protocol
 
 from rti.mas.roles import RoleContext
@@ -25,12 +26,13 @@ class PromptPack(Protocol):
 
 
 def load_pack(name: str, env_name: str, chat_name: str = "") -> PromptPack:
-    """The pack `name` (auto, full, compact, or a dotted module) for an environment. auto: compact for the lab chat format.
+    """The pack `name` (auto, full, compact, or a dotted module) for an environment. auto: compact for the lab chat format where
+    the environment has one, else full.
 
     Raises ValueError where there is none.
     """
     if name == "auto":
-        name = "compact" if chat_name == "lab" else "full"
+        name = "compact" if chat_name == "lab" and importlib.util.find_spec(f"{__name__}.{env_name}_compact") else "full"
     if "." in name:
         module = name
     elif name in ("full", "compact"):
