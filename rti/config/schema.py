@@ -179,7 +179,8 @@ class InterventionConfig:
     replace: str = "random"
     """Which failed member the rescued rollout replaces: random or first."""
     prompts: str = "auto"
-    """Prompt pack: auto (compact for the lab format, else the environment's own), full, compact."""
+    """Prompt pack: auto (the environment's, which tau2 has by domain; compact for the lab format where there is one), full,
+    compact, or the dotted name of a module of your own."""
     validator: RoleConfig = field(default_factory=RoleConfig)
     corrector: RoleConfig = field(default_factory=RoleConfig)
     verifier_role: RoleConfig = field(default_factory=RoleConfig)

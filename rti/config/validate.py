@@ -38,6 +38,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 """The words that a text key may hold."""
 
+OR_A_MODULE = frozenset({"intervention.prompts"})
+"""Keys that may hold the dotted name of a module of the user's own instead."""
+
 ENVIRONMENTS = ("navigation", "tau2")
 """Environment packages that ship with RTI; any other comes with `env.class`."""
 
@@ -98,8 +101,10 @@ def _sentence(config: Config, origins: Mapping[str, str], name: str, why: str, m
 
 def _choices(config: Config) -> Iterator[Fault]:
     for name, allowed in CHOICES.items():
-        if value_of(config, name) not in allowed:
-            yield name, "there is no such choice", f"Choose {_listed(allowed)}"
+        value = value_of(config, name)
+        if value not in allowed and not (name in OR_A_MODULE and _DOTTED.fullmatch(value)):
+            own = ", or give a module of your own as my_pkg.my_module" if name in OR_A_MODULE else ""
+            yield name, "there is no such choice", f"Choose {_listed(allowed)}{own}"
     if not config.env.class_ and config.env.name not in ENVIRONMENTS:
         yield ("env.name", f"no environment of that name ships with RTI (there: {_listed(ENVIRONMENTS)})",
                "Name one of them, or give your own with env.class=my_pkg.MyTaskSet")
