@@ -16,6 +16,8 @@ from rti.envs.tau2 import official, reward  # noqa: E402
 from rti.envs.tau2.judge import Unjudged  # noqa: E402
 from tests.envs.tau2_pairs import construct, domain, official_reward, play, reference, variants  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")      # wrong values, stored as they came
+
 PAIRS = {"airline": 3, "retail": 2, "telecom": 16}
 """Trajectories a base task."""
 CHUNKS = 8

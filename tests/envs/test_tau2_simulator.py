@@ -22,6 +22,7 @@ from rti.config.validate import validate  # noqa: E402
 from rti.engines.endpoint import EndpointError, EndpointRefused  # noqa: E402
 from rti.envs.base import EnvironmentFault, FatalEnvironmentError  # noqa: E402
 from rti.envs.tau2 import official  # noqa: E402
+from rti.envs.tau2.domain import load_domain  # noqa: E402
 from rti.envs.tau2.judge import Judge  # noqa: E402
 from rti.envs.tau2.simulator import system_prompt  # noqa: E402
 from rti.envs.tau2.taskset import Tau2TaskSet, rti_task  # noqa: E402
@@ -108,14 +109,16 @@ async def test_the_model_gets_the_official_prompt_its_tools_and_the_history_from
     assert criteria not in json.dumps(asked)
 
 
-async def test_without_tools_the_other_guidelines_are_used():
-    for name, has_tools in (("retail", False), ("telecom", True)):
-        d = domain(name)
+def test_the_prompt_is_the_official_one_with_the_guidelines_for_tools_where_the_user_has_some(tmp_path):
+    for name, tools in (("retail", None), ("telecom", [])):
+        d = load_domain(name)
         task = d.tasks("base")[0]
-        simulator = official.load().user.UserSimulator(tools=[] if has_tools else None, instructions=str(task.user_scenario),
-                                                       llm="x")
-        assert system_prompt(domain(name).data, task, has_tools).split("<scenario>")[1] == (
-            simulator.system_prompt.split("<scenario>")[1])
+        official_user = official.load().user.UserSimulator(tools=tools, instructions=str(task.user_scenario), llm="x")
+        assert system_prompt(d.data, task, tools is not None) == official_user.system_prompt
+        assert system_prompt(tmp_path, task, tools is not None) == official_user.system_prompt      # data without guidelines
+    (tmp_path / "user_simulator").mkdir()
+    (tmp_path / "user_simulator" / "simulation_guidelines.md").write_text("Be brief.<PERSONA_GUIDELINES>", encoding="utf-8")
+    assert system_prompt(tmp_path, task, False).startswith("Be brief.\n\n<scenario>")
 
 
 async def test_a_model_that_never_stops_meets_the_turn_limit_and_gets_no_reward():
