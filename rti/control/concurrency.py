@@ -1,9 +1,10 @@
-"""Waiting for many coroutines as one."""
+"""Waiting for many coroutines as one, and a door through which requests pass only while it is open."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Coroutine, Iterable, TypeVar
+from contextlib import asynccontextmanager
+from typing import Any, AsyncIterator, Coroutine, Iterable, TypeVar
 
 T = TypeVar("T")
 
@@ -18,3 +19,31 @@ async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Door:
+    """Shut at first. Who comes while it is shut waits until it is opened."""
+
+    def __init__(self) -> None:
+        self._open, self._empty, self._count = asyncio.Event(), asyncio.Event(), 0
+        self._empty.set()
+
+    def open(self) -> None:
+        self._open.set()
+
+    async def shut(self) -> None:
+        """Let nobody in any more; returns when the last one is out."""
+        self._open.clear()
+        await self._empty.wait()
+
+    @asynccontextmanager
+    async def inside(self) -> AsyncIterator[None]:
+        await self._open.wait()
+        self._count += 1
+        self._empty.clear()
+        try:
+            yield
+        finally:
+            self._count -= 1
+            if not self._count:
+                self._empty.set()

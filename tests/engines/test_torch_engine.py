@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import math
 
 import numpy as np
@@ -16,6 +17,7 @@ from rti.engines.base import EngineError, PromptTooLong, SamplingParams
 from rti.engines.forward import GenericForward, LlamaForward
 from rti.engines.torch_engine import TorchEngine
 from tests.engines import tiny
+from tests.engines.mismatch import mean_log_ratio
 
 MAKERS = {"qwen3": tiny.qwen3, "qwen3-untied": lambda: tiny.qwen3(tied=False, kv_heads=4), "llama": tiny.llama}
 
@@ -239,5 +241,20 @@ async def test_an_engine_is_loaded_from_the_configuration(tmp_path):
     reply = await engine.generate([1, 2], SamplingParams(max_tokens=3))
     assert reply.versions.tolist() == [7, 7, 7] and engine.max_context == 512
     await engine.close()
-    with pytest.raises(ValueError, match="generators.engine='vlm'.*torch"):
+    with pytest.raises(ValueError, match="generators.engine='vlm'.*torch and vllm"):
         load_engine(ModelConfig(), GeneratorsConfig(engine="vlm"))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
+def test_without_vllm_the_configured_engine_is_refused_with_the_mend(tmp_path):
+    from rti.config.schema import GeneratorsConfig, ModelConfig
+    from rti.engines.vllm_engine import VLLMMissing
+    tiny.qwen3().save_pretrained(tmp_path)
+    with pytest.raises(VLLMMissing, match="Install RTI with its extra `vllm`"):
+        load_engine(ModelConfig(path=str(tmp_path)), GeneratorsConfig(engine="vllm"))
+
+
+async def test_on_fresh_weights_the_learner_agrees_at_temperature_08():
+    engine = TorchEngine(tiny.qwen3())
+    assert await mean_log_ratio(engine, tiny.qwen3(), 0.8) < 1e-3
+    await engine.close()

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from rti.config.schema import GeneratorsConfig, ModelConfig
+from rti.engines import load_engine
 from rti.engines.base import EngineError, PromptTooLong, SamplingParams
+from rti.engines.vllm_engine import VLLMEngine, VLLMMissing
 from tests.engines import tiny
 from tests.engines.mismatch import mean_log_ratio
 from tests.engines.test_torch_engine import make_prompt, next_token_probabilities, reference_logps
@@ -133,6 +136,17 @@ async def test_many_at_once_are_counted(vllm):
     assert after["generated_tokens"] - before["generated_tokens"] == 320
     assert after["scored_tokens"] - before["scored_tokens"] == 2
     assert after["busy_s"] > before["busy_s"]
+
+
+async def test_an_engine_is_loaded_from_the_configuration(tmp_path):
+    tiny.qwen3().save_pretrained(tmp_path)
+    model = ModelConfig(path=str(tmp_path))
+    with pytest.raises(VLLMMissing, match="asks for cuda, and the vLLM installed here works on cpu"):
+        VLLMEngine(str(tmp_path), device="cuda")
+    engine = await asyncio.to_thread(load_engine, model, GeneratorsConfig(engine="vllm", threads=1, cache_mb=64), version=7)
+    reply = await engine.generate([1, 2], SamplingParams(max_tokens=3))
+    assert reply.versions.tolist() == [7, 7, 7] and engine.max_context == 512
+    await engine.close()
 
 
 async def test_a_killed_engine_process_fails_what_is_in_flight_and_later_calls(vllm):
