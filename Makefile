@@ -1,6 +1,7 @@
 # make quickstart   install, train the lab policy with RTI, print the table and where things are
 # make test         install, run the test suite
 # make smoke-vllm   install vLLM's CPU build into a venv of its own, run its tests, train SmolLM2-135M for two steps with it
+# make smoke-tau2   in the same venv: train SmolLM2-135M for two steps on τ²-Bench telecom, with the scripted user
 # make docs         write the documentation that comes from the source
 # make clean        remove what tests and builds left (not runs/, not the venvs)
 # Everything is installed into .venv (for vLLM: .venv-vllm), which is made once from setup.py; an existing one is kept.
@@ -16,7 +17,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: quickstart test smoke-vllm docs install clean
+.PHONY: quickstart test smoke-vllm smoke-tau2 docs install clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/python launch/rti.py --config lab.yaml
@@ -32,6 +33,11 @@ smoke-vllm: $(VLLM_INSTALLED)
 	$(VLLM)/bin/python -m pytest -m vllm tests/engines tests/end_to_end
 	$(VLLM)/bin/python launch/rti.py --config smollm2.yaml --resume never
 	$(VLLM)/bin/python -m rti.run.audit runs/smollm2
+
+smoke-tau2: $(VLLM_INSTALLED)
+	$(VLLM)/bin/python -m pip install -e '.[tau2]'
+	$(VLLM)/bin/python launch/rti.py --config telecom-small.yaml --resume never
+	$(VLLM)/bin/python -m rti.run.audit runs/telecom-small
 
 docs: $(INSTALLED)
 	$(BIN)/python -m rti.config.describe > docs/configuration.md
