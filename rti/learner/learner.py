@@ -33,11 +33,12 @@ from rti.learner import checkpoint, sharding
 from rti.learner.batch import StepBatch, prepare
 from rti.learner.checkpoint import CheckpointError
 from rti.learner.export import write_hf
+from rti.learner.loading import load_policy
 from rti.learner.optimiser import clip_gradient, gradient_norm, learning_rate, make_optimiser
 from rti.learner.packing import Row, collate, plan
 from rti.learner.policy import PackedPolicy
 from rti.learner.randomness import random_state, set_random_state
-from rti.modeling import load_model, resolve_attention, resolve_device, resolve_dtype
+from rti.modeling import resolve_attention, resolve_device, resolve_dtype
 from rti.trajectory import Group, encode
 
 SAVE_TIMEOUT_S = 1800.0
@@ -87,13 +88,10 @@ class Learner:
             sharding.leave_group()
 
     def _load_policy(self) -> PackedPolicy:
-        attention = resolve_attention(self.config.model.attention, self.device)
-        model = load_model(self.config.model.path, torch.float32, "cpu", attention)
-        no_split = set(model._no_split_modules or ())
-        # eval mode, so that no dropout makes the ratio differ from 1 on unchanged weights.
-        policy = PackedPolicy(model).eval()
-        sharding.shard(policy, no_split, self._mesh, self.dtype)
-        return policy
+        return load_policy(
+            self.config.model.path, attention=resolve_attention(self.config.model.attention, self.device), dtype=self.dtype,
+            device=self.device, mesh=self._mesh, group=self._save_group,
+            recompute=self.config.learner.activation_checkpointing)
 
     @property
     def model(self) -> PreTrainedModel:

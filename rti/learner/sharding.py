@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import zlib
+from typing import Sequence
 
 import torch
 import torch.distributed as dist
@@ -46,12 +47,12 @@ def make_mesh(device: torch.device, world_size: int) -> DeviceMesh:
     return init_device_mesh(device.type, (world_size,))
 
 
-def shard(policy: nn.Module, no_split: set[str], mesh: DeviceMesh, dtype: torch.dtype) -> None:
-    """fully_shard on each decoder layer (classes named in `no_split`), then on the whole."""
+def shard(policy: nn.Module, layers: Sequence[nn.Module], mesh: DeviceMesh, dtype: torch.dtype) -> None:
+    """fully_shard on each decoder layer, then on the whole."""
     # Inputs are not cast: temperatures must stay float32, and everything else follows the dtype of the weights.
     mixed = MixedPrecisionPolicy() if dtype == torch.float32 else MixedPrecisionPolicy(
         param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    for module in [m for m in policy.modules() if type(m).__name__ in no_split]:
+    for module in layers:
         fully_shard(module, mesh=mesh, mp_policy=mixed)
     fully_shard(policy, mesh=mesh, mp_policy=mixed)
     for module in policy.modules():
