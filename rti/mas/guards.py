@@ -24,11 +24,13 @@ def leak(reply: Message, history: Sequence[Message], tools: Sequence[ToolSchema]
     """"leak:<class>" where the reply holds a literal of the evidence that neither history nor tools show; else ""."""
     said = _text(reply)
     spoken, hidden = literals.literals(said), literals.literals(_lines(evidence))
-    seen_text = "\n".join([*map(_text, history), *map(_schema_text, tools)])
-    seen = literals.literals(seen_text)
+    seen_parts = [*map(_text, history), *map(_schema_text, tools)]
+    seen_text, seen = "\n".join(seen_parts), literals.of_all(seen_parts)
     if any(not _shown_in_parts(c, seen_text) for c in (spoken.coordinate & hidden.coordinate) - seen.coordinate):
         return "leak:coordinate"
-    for kind in ("date", "id", "number"):
+    if any(not _dated_in_parts(d, seen.date) for d in (spoken.date & hidden.date) - seen.date):
+        return "leak:date"
+    for kind in ("id", "number"):
         if (getattr(spoken, kind) & getattr(hidden, kind)) - getattr(seen, kind):
             return f"leak:{kind}"
     said_name, seen_name = literals.name(said), literals.name(seen_text)
@@ -64,6 +66,11 @@ def _shown_in_parts(pair: str, seen_text: str) -> bool:
     """Whether both numbers of a pair stand in the history apart from each other, as in {"lng": 114.2, "lat": 30.5}."""
     shown = {literals.number(n) for n in literals.decimals(seen_text)}
     return all(part in shown for part in pair.split(","))
+
+
+def _dated_in_parts(date: str, seen: frozenset[str]) -> bool:
+    """Whether "May 24" and the year stand in the history, each for itself: then 2024-05-24 follows from it."""
+    return len(date) == 10 and date[5:] in seen and any(d.startswith(date[:5]) for d in seen)
 
 
 # --- schemas -------------------------------------------------------------------------------------------------------------

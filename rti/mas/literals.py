@@ -6,8 +6,9 @@ another way is the same value here and there. Pure.
 
 from __future__ import annotations
 
+import functools
 import re
-from typing import Any, Iterator
+from typing import Any, Iterable, Iterator
 
 import msgspec
 
@@ -96,6 +97,15 @@ def literals(text: str) -> Literals:
     ids = {t.lstrip("#").casefold() for t in _ID.findall(text) if _is_id(t)}
     numbers = {number(n) for sign, n in _NUMBER.findall(text) if sign or "." in n or len(n) >= 3}
     return Literals(frozenset(pairs), frozenset(dates), frozenset(ids), frozenset(numbers))
+
+
+_of_one = functools.lru_cache(maxsize=4096)(literals)
+
+
+def of_all(texts: Iterable[str]) -> Literals:
+    """The literals of several texts together. Each text is kept for the next time: a history grows by a message a step."""
+    found = [_of_one(t) for t in texts]
+    return Literals(*(frozenset().union(*(getattr(f, kind) for f in found)) for kind in Literals.__struct_fields__))
 
 
 def number(text: str) -> str:

@@ -121,3 +121,11 @@ def test_calls_that_no_tool_takes_are_violations():
 def test_a_correction_without_fault_passes():
     message = Message(role="assistant", tool_calls=[ToolCall(name="book", arguments={"id": "x"})])
     assert guards.refusal(message, [], [BOOK], EVIDENCE) == ""
+
+
+def test_a_date_follows_from_its_day_and_a_year_that_both_stand_in_the_history():
+    reply = Message(role="assistant", content="The flight of 2024-05-16.")
+    evidence = {"date": "2024-05-16"}
+    today, day = Message(role="system", content="It is 2024-05-15."), Message(role="user", content="I fly on May 16.")
+    assert guards.leak(reply, [today, day], [], evidence) == ""
+    assert guards.leak(reply, [today], [], evidence) == guards.leak(reply, [day], [], evidence) == "leak:date"

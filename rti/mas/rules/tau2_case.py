@@ -53,9 +53,10 @@ class Case:
         self.user_texts = [m.content for m in ctx.history if m.role == "user"]
         self.agent_texts = [m.content for m in ctx.history if m.role == "assistant" and not m.tool_calls]
         schemas = [f"{t.name} {t.description} {json.dumps(t.parameters)}" for t in ctx.tools]
-        self.told = literals.name("\n".join(map(_all, ctx.history)))
-        self.visible = self.told + literals.name("\n".join(schemas))
-        self._seen = literals.literals(self.visible)
+        told = [_all(m) for m in ctx.history]
+        self.told = literals.name("\n".join(told))
+        self.visible = f"{self.told} {literals.name(' '.join(schemas))}"
+        self._seen = literals.of_all(told)
 
     # --- values --------------------------------------------------------------------------------------------------
     def shows(self, value: Any) -> bool:
