@@ -20,7 +20,7 @@ FLOORS = (      # from the ground up; a floor may rest on the ones before it and
     ("rti.mas", "rti.rollout", "rti.learner"),
     ("rti.evaluation",),
     ("rti.actors",),
-    ("launch", "rti.lab.*"),        # rti.lab.*: the tools that made the shipped policy
+    ("launch", "rti.simulation", "rti.lab.*"),        # rti.lab.*: the tools that made the shipped policy
 )
 
 IMPLEMENTATIONS = {     # of one protocol: none may import another

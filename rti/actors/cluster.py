@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 import secrets
-import time
 from pathlib import Path
 from typing import Any, Mapping, NamedTuple
 
@@ -94,16 +93,17 @@ class ActorClient:
         """Return when the actor answers again; a hung one is killed first. Raises ActorGone where it never will."""
         if isinstance(loss, ActorHung):
             self.kill(restart=True)
-        deadline = time.monotonic() + self._config.start_timeout_s
+        clock = asyncio.get_running_loop().time        # of production and of the simulation alike
+        deadline = clock() + self._config.start_timeout_s
         dead_since: float | None = None
         while True:
             try:
-                await self.call("ready", limit_s=max(1.0, deadline - time.monotonic()))
+                await self.call("ready", limit_s=max(1.0, deadline - clock()))
                 return
             except ActorHung as again:
                 raise ActorGone(f"{self.name} was lost ({loss}) and does not come back: {again}") from None
             except ActorLost as again:
-                now = time.monotonic()
+                now = clock()
                 dead_since = (dead_since or now) if "ActorDiedError" in str(again) else None
                 if now > deadline or dead_since is not None and now - dead_since > DEAD_FOR_GOOD_S:
                     raise ActorGone(f"{self.name} was lost ({loss}) and does not come back: {again}. It may be restarted "

@@ -1,0 +1,99 @@
+"""What must hold after every event, at the end of every step, and when a run is finished. Written apart from what it checks.
+
+The numbers are reckoned here once more from the issue's words (slots, staleness), so that a fault of rti.control.admission is
+found as well.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Collection
+
+from rti.control.plan import Phase
+from rti.run.audit import RUN_CHECKS
+from rti.run.directory import LEDGER, METRICS
+from rti.run.files import read_lines
+from rti.run.findings import Findings, Records
+from rti.run.ledger import read_ledger
+
+if TYPE_CHECKING:
+    from rti.actors.controller import Controller
+    from rti.config.schema import Config
+    from rti.simulation.actors import Learner
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+class Watch:
+    """Looks at one controller after every event."""
+
+    def __init__(self, controller: Controller, learner: Learner):
+        self._plan, self._learner = controller.plan, learner
+        self._bound = (self._plan.max_staleness + 1) * self._plan.groups_per_step
+        self._last = (0, 0, 0)
+        self._starts = 0
+
+    def look(self, live: Collection[str] | None) -> None:
+        """`live`: the groups that the buffer holds; None while its process is not there."""
+        plan = self._plan
+        now = (plan.step, plan.version, plan.published_version)
+        if now != self._last:
+            if any(a < b for a, b in zip(now, self._last)):
+                if self._learner.starts == self._starts:
+                    raise Violation(f"step, version and published version went from {self._last} to {now} without a resume")
+                self._starts = self._learner.starts
+            self._last = now
+        if plan.published_version > plan.version:
+            raise Violation(f"version {plan.published_version} is published and the learner is at {plan.version}")
+        entries = plan._entries
+        if len(entries) > self._bound:
+            raise Violation(f"{len(entries)} slots are charged, and there are {self._bound}")
+        for entry in entries.values():
+            if entry.phase is Phase.LEASED and plan.version - entry.age_version > plan.max_staleness:
+                raise Violation(f"group {entry.ticket.group_id} of version {entry.age_version} is in a step at {plan.version}")
+            if live is not None and entry.phase is Phase.READY and entry.ticket.group_id not in live:
+                raise Violation(f"group {entry.ticket.group_id} is ready, and not in the buffer")
+
+    def served(self, version: int) -> None:
+        """A token was sampled under these weights."""
+        if version < self._plan.published_version:
+            raise Violation(f"version {version} is served after version {self._plan.published_version} was published")
+
+    def step_end(self, live: Collection[str] | None) -> None:
+        """Between steps the buffer holds what the plan says, and what is on its way into it."""
+        if live is None:
+            return
+        known = {e.ticket.group_id for e in self._plan._entries.values()}
+        if odd := sorted(set(live) - known):
+            raise Violation(f"the buffer holds {odd}, of which the plan knows nothing")
+
+
+def at_the_end(controller: Controller, config: Config, path: Path, live: Collection[str]) -> None:
+    """A finished run: nothing is under way, nothing was lost, nothing doubled, and the audit finds nothing."""
+    plan = controller.plan
+    ledger = read_ledger(path / LEDGER)
+    consumed = [n.entry.group_id for n in ledger if n.entry.consumed]
+    if twice := [g for g, n in Counter(consumed).items() if n > 1]:
+        raise Violation(f"consumed twice: {twice}")
+    if set(consumed) != set(plan.consumed_ids()):
+        raise Violation(f"ledger and plan differ in {sorted(set(consumed) ^ set(plan.consumed_ids()))}")
+    if len(consumed) != config.steps * config.rollout.groups_per_step:
+        raise Violation(f"{len(consumed)} groups were consumed by {config.steps} steps of {config.rollout.groups_per_step}")
+    if plan._entries or live:
+        raise Violation(f"at the end {len(plan._entries)} slots are charged and the buffer holds {list(live)}")
+    if plan._done:
+        raise Violation(f"groups were passed over: the frontier is {plan._frontier}, beyond it {sorted(plan._done)} are done")
+    for pool in (controller._actors.workers, controller._actors.interveners):
+        if any(pool._load) or pool._waiting:
+            raise Violation(f"a pool still counts work: {pool._load}")
+    records = Records(path, config, read_lines(path / METRICS).lines, ledger, None, "", [], [])
+    for check in RUN_CHECKS:
+        if check.name == "no-secrets":
+            continue
+        findings = Findings()
+        check.run(records, findings)
+        if findings.breaches:
+            raise Violation(f"audit, {check.name}: {findings.breaches[0]}")
