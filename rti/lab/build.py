@@ -10,11 +10,12 @@ import argparse
 import asyncio
 import json
 import math
+import os
 import random
 import time
 from collections import defaultdict
 from pathlib import Path
-from typing import Iterator, Sequence
+from typing import Any, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -28,6 +29,8 @@ from rti.lab.transcripts import ALL_FOUND, LOOK_AGAIN, Desk, Transcript, Use
 from rti.lab.world import training_desk
 
 VOCABULARY = 1024
+HELD = 600              # transcripts that are not trained on
+CHUNK = 40              # steps' worth of transcripts that are written at once
 PASSES = 2              # over every transcript: writing one costs a third of learning from it
 CONTEXT_WEIGHT = 0.2    # of a token that is not learnt: names and coordinates come again in the context, which teaches copying
 
@@ -139,23 +142,59 @@ class Pretraining:
         self.pad_id = model.config.pad_token_id
         self.rng = random.Random(args.seed)
         self.optimisers = optimisers(model, args.lr)
-        self.held = asyncio.run(self._write(600))
-        self.tokens, self.started = 0, time.monotonic()
+        self.held = asyncio.run(self._write(HELD))
+        self.tokens, self.done, self.seconds = 0, 0, 0.0
 
     async def _write(self, n: int) -> list[Transcript]:
         return [await self.desk.write() for _ in range(n)]
 
     def run(self) -> None:
-        step = 0
-        while step < self.args.steps:
-            written = asyncio.run(self._write(40 * self.args.batch))
+        """Chunk after chunk of fresh transcripts, each gone over PASSES times; the state is kept after each."""
+        self.take_up()
+        while self.done < self.args.steps:
+            began = time.monotonic()
+            written = asyncio.run(self._write(CHUNK * self.args.batch))
             for batch in (b for _ in range(PASSES) for b in batches(written, self.args.batch, self.rng)):
-                loss = self.step(batch, step)
-                step += 1
-                if step % self.args.report == 0 or step == self.args.steps:
-                    self.report(step, loss)
-                if step == self.args.steps:
+                loss = self.step(batch, self.done)
+                self.done += 1
+                if self.done % self.args.report == 0 or self.done == self.args.steps:
+                    self.report(self.done, loss, self.seconds + time.monotonic() - began)
+                if self.done == self.args.steps:
                     return
+            self.seconds += time.monotonic() - began
+            self.keep()
+
+    def keep(self) -> None:
+        """Write down all that the next chunk depends on, whole or not at all."""
+        if self.args.state is None:
+            return
+        state = {"settings": self._settings(), "model": self.model.state_dict(),
+                 "optimisers": [o.state_dict() for o in self.optimisers],
+                 "streams": [self.rng.getstate(), self.desk.rng.getstate()], "done": self.done, "tokens": self.tokens,
+                 "seconds": self.seconds}
+        work = self.args.state.with_suffix(".writing")
+        torch.save(state, work)
+        os.replace(work, self.args.state)
+
+    def take_up(self) -> None:
+        """Go on from a kept state: what comes out is, to the bit, what an uninterrupted build gives."""
+        if self.args.state is None or not self.args.state.exists():
+            return
+        state = torch.load(self.args.state, weights_only=False)
+        if state["settings"] != self._settings():
+            raise SystemExit(f"{self.args.state} is of a build with other settings: {state['settings']}; here they are "
+                             f"{self._settings()}. Give the same, or another --state")
+        self.model.load_state_dict(state["model"])
+        for optimiser, kept in zip(self.optimisers, state["optimisers"], strict=True):
+            optimiser.load_state_dict(kept)
+        for stream, kept in zip((self.rng, self.desk.rng), state["streams"], strict=True):
+            stream.setstate(kept)
+        self.done, self.tokens, self.seconds = state["done"], state["tokens"], state["seconds"]
+        print(f"going on from step {self.done}", flush=True)
+
+    def _settings(self) -> dict[str, Any]:
+        """Those that the weights depend on."""
+        return {k: v for k, v in vars(self.args).items() if k not in ("out", "state", "report")}
 
     def step(self, batch: list[Transcript], step: int) -> float:
         ids, uses = collate(batch, self.pad_id)
@@ -172,8 +211,7 @@ class Pretraining:
         self.tokens += sum(len(t.ids) for t in batch)
         return loss.item()
 
-    def report(self, step: int, loss: float) -> None:
-        seconds = time.monotonic() - self.started
+    def report(self, step: int, loss: float, seconds: float) -> None:
         exact = exactness(self.model, self.held, self.pad_id)
         again = looks_again(self.model, self.held, self.chat)
         print(json.dumps({"step": step, "loss": round(loss, 4), "tokens": self.tokens, "tok_s": round(self.tokens / seconds),
@@ -193,6 +231,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default 1)")
     parser.add_argument("--float32", action="store_true", help="no bfloat16 matrix products: for a CPU without them")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--state", type=Path, help="file to keep the state in, and to go on from where it exists")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
