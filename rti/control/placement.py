@@ -141,8 +141,8 @@ def _assign(actors: Sequence[list[Share]], machines: Machines, share: float) -> 
                 break
         else:
             name = parts[0].actor.partition(" (")[0]
-            raise DoesNotFit(f"{name} needs {len(parts)} free GPUs of one node, and no node has so many left (GPUs of the nodes: "
-                             f"{', '.join(map(str, machines.gpus))}). Lower generators.replicas or "
+            raise DoesNotFit(f"{name} needs {len(parts)} free GPUs of one node, and no node has so many left (GPUs of the "
+                             f"nodes: {', '.join(map(str, machines.gpus))}). Lower generators.replicas or "
                              "generators.tensor_parallel, or add a node")
     return tuple(tuple(shares) for shares in gpus)
 
