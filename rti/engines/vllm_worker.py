@@ -5,8 +5,8 @@ start_weight_update / update_weights / finish_weight_update. The weights lie in 
 process (see vllm_weights.py); each worker maps it and loads from there what its shard needs. Importing this file registers the
 backend: vLLM imports it in every worker, because the engine names `WorkerExtension` as its worker_extension_cls.
 
-Keeps field bug 23 out: the copy of a tied embedding that vLLM's CPU build packs for its matrix products is packed anew after each
-update; vLLM itself leaves the old one there. May import torch and vllm.
+Keeps field bug 23 out: the copy of a tied embedding that vLLM's CPU build packs for its matrix products is packed anew after
+each update; vLLM itself leaves the old one there. May import torch and vllm.
 """
 
 from __future__ import annotations
