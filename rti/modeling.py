@@ -74,7 +74,8 @@ def model_path(path: str) -> str:
     if directory.is_dir() and not (directory / "config.json").is_file():
         raise ModelNotFound(f"{path} is a directory without a config.json: give one that `save_pretrained` wrote")
     if not directory.exists() and looks_local:
-        raise ModelNotFound(f"no model at {path}: model.path is `lab`, `smollm2`, a Hugging Face directory, or a name like owner/model")
+        raise ModelNotFound(f"no model at {path}: model.path is `lab`, `smollm2`, a Hugging Face directory, or a name "
+                            "like owner/model")
     return path
 
 
