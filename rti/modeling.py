@@ -85,7 +85,7 @@ def load_model(path: str, dtype: str | torch.dtype = "auto", device: str | torch
     device = resolve_device(device)
     model = AutoModelForCausalLM.from_pretrained(
         model_path(path), dtype=resolve_dtype(dtype, device), attn_implementation=resolve_attention(attention, device))
-    return model.to(device).eval()
+    return keep_segments_apart(model).to(device).eval()
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
@@ -120,6 +120,31 @@ def _packed_kwargs(config: Any, token_ids: torch.Tensor, cu_seqlens: torch.Tenso
     cu = torch.tensor(bounds, dtype=torch.int32, device=token_ids.device)   # transformers' own flash attention: its names
     longest = max(b - a for a, b in zip(bounds, bounds[1:]))
     return {"cu_seq_lens_q": cu, "cu_seq_lens_k": cu, "max_length_q": longest, "max_length_k": longest}
+
+
+def keep_segments_apart(model: PreTrainedModel) -> PreTrainedModel:
+    """The same model, whose recurrent layers (Qwen3.5's gated delta nets) run each sequence of a packed row by itself: their
+    state would go from one into the next. Raises ValueError for a recurrent model of another kind."""
+    recurrent = [m for m in model.modules() if type(m).__name__.endswith("GatedDeltaNet")]
+    if not recurrent and getattr(model, "_is_stateful", False):
+        raise ValueError(f"{type(model).__name__} carries a state along its input, which would go from one sample of a packed row "
+                         "into the next: this kind cannot be trained here; choose a model of attention or gated delta nets")
+    for module in recurrent:
+        module.forward = _by_segment(module.forward)
+    return model
+
+
+def _by_segment(forward: Any) -> Any:
+    def apart(hidden_states: torch.Tensor, cache_params: Any = None, attention_mask: torch.Tensor | None = None,
+              segment_bounds: Sequence[int] | None = None, cu_seq_lens_q: torch.Tensor | None = None,
+              **_: Any) -> torch.Tensor:
+        bounds = cu_seq_lens_q.tolist() if segment_bounds is None and cu_seq_lens_q is not None else segment_bounds
+        if bounds is None or cache_params is not None:
+            return forward(hidden_states, cache_params, attention_mask)
+        sizes = [b - a for a, b in zip(bounds, bounds[1:])]
+        return torch.cat([forward(part) for part in hidden_states.split(sizes, 1)], 1)
+
+    return apart
 
 
 def segment_bounds_of(position_ids: torch.Tensor) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 
 from rti.learner import sharding
 from rti.learner.policy import PackedPolicy
-from rti.modeling import load_model, model_path
+from rti.modeling import keep_segments_apart, load_model, model_path
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def _without_memory(directory: Path, attention: str) -> PreTrainedModel:
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention)
     if (directory / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(directory)
-    return model
+    return keep_segments_apart(model)
 
 
 def _stored_names(model: PreTrainedModel, directory: Path) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 from rti import modeling
 from tests.engines import tiny
@@ -31,6 +32,26 @@ def test_packed_logits_equal_those_of_each_sequence_alone(name):
         from_positions = model(ids[None], position_ids=positions[None], use_cache=False).logits[0]
     torch.testing.assert_close(packed, alone, atol=2e-5, rtol=1e-5)
     torch.testing.assert_close(from_positions, packed, atol=0, rtol=0)
+
+
+def qwen35():
+    config = Qwen3_5TextConfig(
+        hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=1, head_dim=32,
+        vocab_size=tiny.VOCAB, linear_num_value_heads=2, linear_num_key_heads=2, linear_key_head_dim=16,
+        linear_value_head_dim=16)
+    torch.manual_seed(0)
+    return Qwen3_5ForCausalLM(config).eval()
+
+
+def test_the_state_of_a_recurrent_layer_does_not_go_from_one_sample_into_the_next(tmp_path):
+    plain = qwen35()
+    plain.save_pretrained(tmp_path)
+    model = modeling.load_model(str(tmp_path), "float32", "cpu")
+    ids, positions, bounds = _packed([5, 1, 17, 9])
+    with torch.no_grad():
+        alone = torch.cat([plain(ids[None, a:b]).logits[0] for a, b in zip(bounds, bounds[1:])])
+        packed = modeling.packed_forward(model, ids, positions, bounds)
+    torch.testing.assert_close(packed, alone, atol=1e-5, rtol=1e-5)
 
 
 def test_gradients_do_not_cross_samples():
