@@ -127,8 +127,8 @@ def keep_segments_apart(model: PreTrainedModel) -> PreTrainedModel:
     state would go from one into the next. Raises ValueError for a recurrent model of another kind."""
     recurrent = [m for m in model.modules() if type(m).__name__.endswith("GatedDeltaNet")]
     if not recurrent and getattr(model, "_is_stateful", False):
-        raise ValueError(f"{type(model).__name__} carries a state along its input, which would go from one sample of a packed row "
-                         "into the next: this kind cannot be trained here; choose a model of attention or gated delta nets")
+        raise ValueError(f"{type(model).__name__} carries a state along its input, which would go from one sample of a packed "
+                         "row into the next: this kind cannot be trained here; choose a model of attention or gated delta nets")
     for module in recurrent:
         module.forward = _by_segment(module.forward)
     return model

@@ -93,7 +93,7 @@ def runs(tmp_path_factory):
         sys.executable, "-m", "tests.learner.fixtures.memory", str(directory / "model"), str(directory / "store"), str(rank),
         str(directory / f"{rank}.json")], env=environment, stderr=subprocess.PIPE, text=True) for rank in range(2)]
     try:
-        said = [rank.communicate(timeout=240)[1] for rank in ranks]
+        said = [rank.communicate(timeout=600)[1] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
@@ -102,6 +102,7 @@ def runs(tmp_path_factory):
     return {way: [rank[way] for rank in ranks] for way in ranks[0]}
 
 
+@pytest.mark.timeout(900)     # of the fixture, on a machine that is busy
 def test_loss_and_gradient_are_those_of_a_model_read_whole(runs):
     for mode in ("shards", "recompute"):
         for one, whole in zip(runs[mode], runs["whole"]):
@@ -109,12 +110,14 @@ def test_loss_and_gradient_are_those_of_a_model_read_whole(runs):
             assert one["norm"] == pytest.approx(whole["norm"], rel=1e-5)
 
 
+@pytest.mark.timeout(900)     # of the fixture, on a machine that is busy
 def test_reading_shards_takes_less_memory_than_reading_the_whole(runs):
     weights_mb = 17.8 * 4
     for shards, whole in zip(runs["shards"], runs["whole"]):
         assert whole["load_mb"] > weights_mb and shards["load_mb"] < 0.8 * whole["load_mb"]
 
 
+@pytest.mark.timeout(900)     # of the fixture, on a machine that is busy
 def test_activation_checkpointing_takes_less_memory(runs):
     for kept, again in zip(runs["shards"], runs["recompute"]):
         assert again["step_mb"] < 0.8 * kept["step_mb"]
