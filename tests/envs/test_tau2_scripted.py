@@ -117,7 +117,8 @@ def test_the_same_task_has_the_same_user():
 
 
 def test_neither_torch_nor_ray_is_needed():
-    program = "import sys, rti.envs.tau2.scripted, rti.envs.tau2.evidence; print([m for m in ('torch', 'ray') if m in sys.modules])"
+    program = ("import sys, rti.envs.tau2.scripted, rti.envs.tau2.evidence; "
+               "print([m for m in ('torch', 'ray') if m in sys.modules])")
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True,
                          cwd=Path(__file__).resolve().parents[2])
     assert ast.literal_eval(out.stdout) == []

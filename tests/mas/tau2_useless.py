@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import collections
+from typing import Sequence
 
+import numpy as np
+
+from rti.chat.lab import LabChatFormat
 from rti.config.schema import InterventionConfig, RoleConfig, RolloutConfig
-from rti.engines.base import SamplingParams
+from rti.engines.base import Generation, SamplingParams, Scores
 from rti.envs.base import Task
 from rti.envs.tau2.dialogue import Limits
 from rti.envs.tau2.domain import Domain
@@ -21,6 +25,21 @@ LIMITS = RolloutConfig(max_tokens=8192, max_context=10_000_000)
 USELESS = say(content="I am looking into it.")
 
 
+class UselessEngine(ScriptedEngine):
+    """Gives one reply and keeps no record of the prompts, which are long."""
+
+    def __init__(self, chat: LabChatFormat, reply: str) -> None:
+        super().__init__(chat, lambda prompt, params: reply, max_context=10_000_000)
+        self._ids = np.asarray([*chat.encode(reply), *chat.stop_token_ids], np.int32)
+
+    async def generate(self, prompt_ids: Sequence[int], params: SamplingParams) -> Generation:
+        return Generation(token_ids=self._ids, logps=self.logps(prompt_ids, self._ids, params.temperature),
+                          versions=np.zeros(len(self._ids), np.int32), finish_reason="stop")
+
+    async def score(self, prompt_ids: Sequence[int], response_ids: Sequence[int], temperature: float = 1.0) -> Scores:
+        return Scores(logps=self.logps(prompt_ids, response_ids, temperature), version=0)
+
+
 def rules() -> InterventionConfig:
     config = InterventionConfig()
     for role in ("validator", "corrector", "verifier_role"):
@@ -31,7 +50,7 @@ def rules() -> InterventionConfig:
 async def episode(domain: Domain, task: Task, intervened: bool, reply: str = USELESS) -> Trajectory:
     """The trajectory of a policy that always gives `reply`. Assertions in natural language count as met."""
     chat = byte_chat()
-    engine = ScriptedEngine(chat, lambda prompt, params: reply, max_context=10_000_000)
+    engine = UselessEngine(chat, reply)
     policy = (build_pipeline(rules(), "tau2", engine, chat, LIMITS) if intervened
               else PlainPolicy(engine, chat, SamplingParams(max_tokens=LIMITS.max_tokens)))
     environment = Tau2Environment(lambda t: domain, domain.tools, ScriptedUsers(domain), Limits(), Unjudged())

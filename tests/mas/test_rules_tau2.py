@@ -53,7 +53,7 @@ MOBILE = "[mobile_data_issue]airplane_mode_on|user_abroad_roaming_enabled_off"
 
 
 # --- the whole way -------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name,step,most_failed", [("telecom", 6, 0), ("retail", 12, 2), ("airline", 8, 2)])
+@pytest.mark.parametrize("name,step,most_failed", [("telecom", 3, 0), ("retail", 12, 2), ("airline", 8, 2)])
 def test_a_policy_that_does_nothing_is_carried_to_reward_1(name, step, most_failed):
     d = domain(name)
     tasks = [rti_task(d, t) for t in d.tasks("base")[::step]]
