@@ -5,6 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
+from rti.envs.tau2.domain import load_domain
 from rti.envs.tau2.taskset import rti_task
 from rti.mas import guards
 from rti.mas.prompts import ROLES, load_pack
@@ -53,13 +54,13 @@ MOBILE = "[mobile_data_issue]airplane_mode_on|user_abroad_roaming_enabled_off"
 
 
 # --- the whole way -------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name,step,most_failed", [("telecom", 3, 0), ("retail", 12, 2), ("airline", 8, 2)])
-def test_a_policy_that_does_nothing_is_carried_to_reward_1(name, step, most_failed):
-    d = domain(name)
+@pytest.mark.parametrize("name,step,known", [("telecom", 3, set()), ("retail", 12, {"108"}), ("airline", 8, {"8", "16", "40"})])
+def test_a_policy_that_does_nothing_is_carried_to_reward_1_but_for_the_tasks_known_to_fail(name, step, known):
+    d = load_domain(name)       # the package's own data: which tasks fail is known for these (docs/tau2.md)
     tasks = [rti_task(d, t) for t in d.tasks("base")[::step]]
     done = [asyncio.run(episode(d, t, True)) for t in tasks]
     failed = {t.task_id: outcomes(t) for t in done if not t.success}
-    assert len(failed) <= most_failed, failed
+    assert set(failed) == known, failed
     assert not any("guard" in o or "malformed" in o for t in done for o in outcomes(t)), "nothing legitimate is refused"
 
 
