@@ -222,7 +222,7 @@ class Pretraining:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m rti.lab.build", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="directory to write the policy to")
-    parser.add_argument("--steps", type=int, default=3400, help="optimiser steps (default 3400)")
+    parser.add_argument("--steps", type=int, default=4400, help="optimiser steps (default 4400)")
     parser.add_argument("--batch", type=int, default=16, help="transcripts a step (default 16)")
     parser.add_argument("--lr", type=float, default=2e-3, help="peak rate of AdamW; Muon's is twice that (default 2e-3)")
     parser.add_argument("--hidden", type=int, default=128, help="width, a multiple of 32 (default 128)")
