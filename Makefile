@@ -1,5 +1,6 @@
 # make quickstart   install, train the lab policy with RTI, print the table and where things are
 # make test         install, run the test suite
+# make simulate     100,000 seeds of the control plane under a simulated clock (SEEDS=1000 for fewer)
 # make smoke-vllm   install vLLM's CPU build into a venv of its own, run its tests, train SmolLM2-135M for two steps with it
 # make smoke-tau2   in the same venv: train SmolLM2-135M for two steps on τ²-Bench telecom, with the scripted user
 # make docs         write the documentation that comes from the source
@@ -17,7 +18,10 @@ export RAY_USAGE_STATS_ENABLED := 0
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: quickstart test smoke-vllm smoke-tau2 docs install clean
+SEEDS ?= 100000
+FIRST ?= 0
+
+.PHONY: quickstart test simulate smoke-vllm smoke-tau2 docs install clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/python launch/rti.py --config lab.yaml
@@ -28,6 +32,9 @@ quickstart: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest
+
+simulate: $(INSTALLED)
+	$(BIN)/python -m rti.simulation --seeds $(SEEDS) --first $(FIRST) --processes $$(nproc)
 
 smoke-vllm: $(VLLM_INSTALLED)
 	$(VLLM)/bin/python -m pytest -m vllm tests/engines tests/end_to_end

@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 NAMESPACE = "rti"
 DEAD_FOR_GOOD_S = 5.0
 """Ray calls an actor that is about to be restarted dead for a moment; one that is dead for longer will not come back."""
+MAX_HANGS = 3
+"""How often an actor that says nothing is killed and started again before it is given up."""
 
 _LOST = (ray_errors.RayActorError, ray_errors.ObjectLostError, ray_errors.NodeDiedError, ray_errors.WorkerCrashedError,
          ray_errors.OutOfMemoryError, ray_errors.TaskCancelledError, ray_errors.LocalRayletDiedError, ray_errors.RpcError)
@@ -90,18 +92,29 @@ class ActorClient:
         return await answer(ref, f"{self.name}.{method}", limit_s or self._config.call_timeout_s)
 
     async def revive(self, loss: ActorLost) -> None:
-        """Return when the actor answers again; a hung one is killed first. Raises ActorGone where it never will."""
-        if isinstance(loss, ActorHung):
-            self.kill(restart=True)
+        """Return when the actor answers again. One that hangs is killed first, and again where it hangs as it comes back.
+        Raises ActorGone where it never will."""
+        hung = loss if isinstance(loss, ActorHung) else None
+        for _ in range(MAX_HANGS):
+            if hung is not None:
+                self.kill(restart=True)
+            hung = await self._comes_back(loss)
+            if hung is None:
+                return
+        raise ActorGone(f"{self.name} was lost ({loss}) and does not come back: {hung}") from None
+
+    async def _comes_back(self, loss: ActorLost) -> ActorHung | None:
+        """None once it answers; the hang where it says nothing for as long as a start may take."""
         clock = asyncio.get_running_loop().time        # of production and of the simulation alike
         deadline = clock() + self._config.start_timeout_s
         dead_since: float | None = None
         while True:
             try:
                 await self.call("ready", limit_s=max(1.0, deadline - clock()))
-                return
+                return None
             except ActorHung as again:
-                raise ActorGone(f"{self.name} was lost ({loss}) and does not come back: {again}") from None
+                if clock() >= deadline:     # else it is another actor that hangs, on which this one waits
+                    return again
             except ActorLost as again:
                 now = clock()
                 dead_since = (dead_since or now) if "ActorDiedError" in str(again) else None

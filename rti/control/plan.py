@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 import heapq
+import itertools
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Sequence
 
@@ -126,19 +127,28 @@ class Plan:
         return True
 
     def adopt(self, held: Sequence[Facts]) -> list[str]:
-        """Take over the whole groups that the buffer held before a resume. Returns those that there is no use for."""
+        """Take over the whole groups that the buffer held before a resume. Returns those that there is no use for.
+
+        Only groups that would be admitted now are taken: one from further on would hold a slot of a group before it, and a
+        synchronous run would then consume them in another order (invariant 7).
+        """
+        upcoming = set(self._upcoming(self.room))
         known: dict[int, Facts] = {}
         for facts in held:
             try:
                 known[self.order.ordinal(facts.group_id)] = facts
             except ValueError:
                 continue        # of another run or task set
-        taken = {known[ordinal].group_id for ordinal in sorted(known) if self._adopt(ordinal, known[ordinal])}
+        taken = {known[ordinal].group_id for ordinal in sorted(known)
+                 if ordinal in upcoming and self._adopt(ordinal, known[ordinal])}
         return [facts.group_id for facts in held if facts.group_id not in taken]
 
+    def _upcoming(self, count: int) -> list[int]:
+        """The first ordinals that neither hold a slot nor are done with."""
+        free = (o for o in itertools.count(self._frontier) if o not in self._done and o not in self._entries)
+        return list(itertools.islice(free, count))
+
     def _adopt(self, ordinal: int, facts: Facts) -> bool:
-        if ordinal < self._frontier or ordinal in self._done or ordinal in self._entries or self.room < 1:
-            return False
         if admission.too_old(learner_version=self.version, oldest_version=facts.oldest_version,
                              max_staleness=self.max_staleness):
             return False

@@ -35,7 +35,8 @@ def main(words: Sequence[str] | None = None) -> int:
             if outcome is None:
                 failed.append(seed)
                 if len(failed) <= SHOWN:
-                    print(f"seed {seed} fails:\n{trouble}again: python -m rti.simulation --seeds 1 --first {seed}\n", flush=True)
+                    again = f"python -m rti.simulation --seeds 1 --first {seed}"
+                    print(f"seed {seed} fails:\n{trouble}again: {again}\n", flush=True)
                 continue
             for key in ("events", "lives", "simulated_s", "voided"):
                 total[key] += getattr(outcome, key)

@@ -201,8 +201,8 @@ class Learner:
 
     async def wait_saved(self) -> None:
         if self._saving is not None:
-            saving, self._saving = self._saving, None
-            await asyncio.wait({saving, self._dead}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({self._saving, self._dead}, return_when=asyncio.FIRST_COMPLETED)
+            self._saving = None     # whole, or cancelled by the death
         await self._work(0.0)
 
     def die(self) -> None:

@@ -57,12 +57,12 @@ class Network:
         work = asyncio.ensure_future(self._serve(process, method, args))
         process.tasks.add(work)
         work.add_done_callback(process.tasks.discard)
+        work.add_done_callback(lambda t: t.cancelled() or t.exception())    # the caller may be gone before there is an answer
         try:
             await asyncio.wait({work, died}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             if not process.serial and self.rng.random() < 0.7:      # a cancellation may come too late
                 work.cancel()
-            work.add_done_callback(lambda t: t.cancelled() or t.exception())
             raise
         if process.life == life:
             await self._travel(process)
@@ -70,7 +70,6 @@ class Network:
             await asyncio.wait({died})
         if process.life != life:
             work.cancel()
-            work.add_done_callback(lambda t: t.cancelled() or t.exception())
             raise ActorLost(f"{what}: the process died")
         return work.result()
 

@@ -257,8 +257,14 @@ def test_under_any_schedule_the_invariants_hold(seed):
 
 def test_adoption_goes_in_plan_order_and_ends_with_the_room():
     plan = make(n_tasks=20, groups=2, staleness=0, steps=10)
-    assert plan.adopt([Facts(f"0-{i}", 0, 0, 0) for i in (10, 9, 2)]) == ["0-10"]
-    assert plan.lease() == [plan.order.ticket(2), plan.order.ticket(9)]
+    assert plan.adopt([Facts(f"0-{i}", 0, 0, 0) for i in (2, 1, 0)]) == ["0-2"]
+    assert plan.lease() == [plan.order.ticket(0), plan.order.ticket(1)]
     assert plan.consumed_ids() == []
     plan.commit(1)
-    assert plan.consumed_ids() == ["0-2", "0-9"]
+    assert plan.consumed_ids() == ["0-0", "0-1"]
+
+
+def test_a_group_of_a_later_step_is_not_adopted_before_those_of_an_earlier_one():
+    plan = make(n_tasks=20, groups=2, staleness=0, steps=10)
+    assert plan.adopt([Facts(f"0-{i}", 0, 0, 0) for i in (3, 2, 1)]) == ["0-3", "0-2"]
+    assert [e.ticket.ordinal for e in plan.admit()] == [0]
