@@ -106,6 +106,7 @@ class Controller:
         self._voided: list[LedgerEntry] = []
         self._best: tuple[float, int] | None = None         # p@1 and step of the best evaluation
         self._saved_step: int | None = None
+        self._begun = False         # False while the state is being brought up: there is nothing then that a stop could save
 
     # --- the run -------------------------------------------------------------------------------------------------
     def stop(self) -> None:
@@ -145,6 +146,7 @@ class Controller:
 
     async def _begin(self, checkpoint: Path | None) -> None:
         """Everything as the checkpoint left it: learner, plan, buffer, records, generators."""
+        self._begun = False
         self._progress.stage("loading the learner")
         version, extra = await self._actors.learner.start(checkpoint)
         fresh = Plan(self.plan.order, groups_per_step=self.plan.groups_per_step, max_staleness=self.plan.max_staleness,
@@ -161,6 +163,7 @@ class Controller:
         self._progress.stage("loading the generators")
         await self._publish()
         self._meter.begin(await self._actors.generators.work())
+        self._begun = True
 
     async def _train(self) -> None:
         if self.plan.step == 0 and self._config.evaluation.before and self._run.evaluation(0) is None:
@@ -184,8 +187,8 @@ class Controller:
     async def _leave(self) -> None:
         """Stopped: what was done so far is saved; groups under way run again after a resume, unless the buffer has them."""
         await self._cancel_groups()
-        if self._run.step != self.plan.step or not self.plan.step:
-            return      # stopped while it was starting: the directory is as it was
+        if not self._begun or not self.plan.step:
+            return      # stopped while it was starting, also anew after a loss: a resume goes on from the newest checkpoint
         self._progress.stage("saving a checkpoint")
         try:
             await self._save()

@@ -33,6 +33,12 @@ class VLLMServer(NamedTuple):
     pid: int
 
 
+@pytest.fixture(autouse=True)
+def marked_tests_need_vllm(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("vllm") and not has_vllm:
+        pytest.skip(NO_VLLM)
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def vllm(tmp_path_factory: pytest.TempPathFactory):
     """`await vllm(maker, **settings)`: an engine over the model that `maker()` gives. One for each set of settings, closed at
