@@ -161,6 +161,7 @@ class VLLMEngine:
     async def load_weights(self, state: Mapping[str, Any], version: int) -> None:
         """Requests in flight stand still meanwhile and go on under the new weights; nothing of the cache is kept."""
         check_weights(self._shape, state)
+        self._refuse_if_down()
         async with self._loading:
             info = await asyncio.to_thread(self._memory.put, state)
             with self._down_on_fault():
