@@ -46,6 +46,28 @@ class PromptTooLong(ValueError):
     """Prompt and at least one new token do not fit the engine's context. The agent's episode ends as truncated."""
 
 
+def checked_ids(ids: Sequence[int], vocab_size: int) -> np.ndarray:
+    """`ids` as an array of integers [n]. Raises ValueError where they are none, or not of the vocabulary."""
+    array = np.asarray(ids)
+    if array.ndim != 1 or not len(array) or array.dtype.kind not in "iu":
+        raise ValueError(f"token ids must be a non-empty list of integers, got shape {array.shape} of {array.dtype}")
+    if array.min() < 0 or array.max() >= vocab_size:
+        raise ValueError(f"token ids must be in 0 .. {vocab_size - 1}, got {array.min()} .. {array.max()}")
+    return array
+
+
+def room_after(prompt_tokens: int, max_context: int) -> int:
+    """Tokens that a reply may have. Raises PromptTooLong where there is room for none."""
+    if prompt_tokens >= max_context:
+        raise PromptTooLong(f"a prompt of {prompt_tokens} tokens leaves no room for a reply in a context of {max_context}")
+    return max_context - prompt_tokens
+
+
+def check_sampling(temperature: float, top_p: float) -> None:
+    if not (temperature >= 0 and 0 < top_p <= 1):
+        raise ValueError(f"temperature must be at least 0 and top_p in (0, 1], got {temperature} and {top_p}")
+
+
 class Engine(Protocol):
     """Asynchronous; any number of calls may be in flight. A weight load keeps requests in flight alive."""
 

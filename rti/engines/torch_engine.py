@@ -18,7 +18,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from rti.engines.base import EngineError, Generation, PromptTooLong, SamplingParams, Scores
+from rti.engines.base import (
+    EngineError, Generation, PromptTooLong, SamplingParams, Scores, check_sampling, checked_ids, room_after,
+)
 from rti.engines.kv_cache import BLOCK
 from rti.engines.sequence import GenerateSequence, ScoreSequence, Sequence
 from rti.engines.stepper import Stepper
@@ -67,12 +69,8 @@ class TorchEngine:
 
     async def generate(self, prompt_ids: Seq[int], params: SamplingParams) -> Generation:
         prompt = self._checked(prompt_ids)
-        room = self.max_context - len(prompt)
-        if room < 1:
-            raise PromptTooLong(f"a prompt of {len(prompt)} tokens leaves no room for a reply in a context of "
-                                f"{self.max_context}")
-        if not (params.temperature >= 0 and 0 < params.top_p <= 1):
-            raise ValueError(f"temperature must be at least 0 and top_p in (0, 1], got {params.temperature} and {params.top_p}")
+        room = room_after(len(prompt), self.max_context)
+        check_sampling(params.temperature, params.top_p)
         n_new = min(room, max(0, params.max_tokens))
         sequence = GenerateSequence(prompt, params, n_new, frozenset((*params.stop_token_ids, *self._eos)))
         return await self._submit(sequence) if n_new else sequence.result("length")
@@ -106,12 +104,7 @@ class TorchEngine:
         await asyncio.to_thread(self._thread.join)
 
     def _checked(self, ids: Seq[int]) -> np.ndarray:
-        array = np.asarray(ids)
-        if array.ndim != 1 or not len(array) or array.dtype.kind not in "iu":
-            raise ValueError(f"token ids must be a non-empty list of integers, got shape {array.shape} of {array.dtype}")
-        if array.min() < 0 or array.max() >= self.vocab_size:
-            raise ValueError(f"token ids must be in 0 .. {self.vocab_size - 1}, got {array.min()} .. {array.max()}")
-        return array.astype(np.int32)
+        return checked_ids(ids, self.vocab_size).astype(np.int32)
 
     async def _submit(self, sequence: Sequence) -> Any:
         with self._wake:

@@ -22,7 +22,9 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rti.engines.base import EngineError, Generation, PromptTooLong, SamplingParams, Scores
+from rti.engines.base import (
+    EngineError, Generation, PromptTooLong, SamplingParams, Scores, check_sampling, checked_ids, room_after,
+)
 from rti.engines.vllm_weights import BACKEND, WeightsMemory
 from rti.engines.weights import check_weights
 
@@ -75,11 +77,8 @@ class VLLMEngine:
 
     # --- requests ------------------------------------------------------------------------------------------------
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams) -> Generation:
-        prompt = self._checked(prompt_ids)
-        room = self.max_context - len(prompt)
-        if room < 1:
-            raise PromptTooLong(f"a prompt of {len(prompt)} tokens leaves no room for a reply in a context of "
-                                f"{self.max_context}")
+        prompt = checked_ids(prompt_ids, self.vocab_size)
+        room = room_after(len(prompt), self.max_context)
         _check_sampling(params.temperature, params.top_p)
         n_new = min(room, max(0, params.max_tokens))
         if not n_new:
@@ -94,12 +93,12 @@ class VLLMEngine:
         """Each token is a request of its own for one token after all that precede it, out of which vLLM is asked for the
         log-probability of the given one: the distribution sampled from, exactly, whatever the temperature. (vLLM's
         log-probabilities of a prompt are of temperature 1 always.) The cache makes each cost at most a block."""
-        prompt = self._checked(prompt_ids)
+        prompt = checked_ids(prompt_ids, self.vocab_size)
         _check_sampling(temperature, 1.0)
         n = len(response_ids)
         if not n:
             return Scores(logps=np.empty(0, np.float32), version=self.version)
-        ids = np.concatenate([prompt, self._checked(response_ids)])
+        ids = np.concatenate([prompt, checked_ids(response_ids, self.vocab_size)])
         if len(ids) > self.max_context:
             raise PromptTooLong(f"{len(prompt)} + {n} tokens to score do not fit a context of {self.max_context}")
         logps, versions = np.empty(n, np.float32), np.full(n, np.iinfo(np.int32).min)
@@ -148,14 +147,6 @@ class VLLMEngine:
             raise EngineError(f"the model gives log-probabilities that are not finite under weights version {self._version}: "
                               "the weights are damaged (a diverged update?)")
         return logps
-
-    def _checked(self, ids: Sequence[int]) -> np.ndarray:
-        array = np.asarray(ids)
-        if array.ndim != 1 or not len(array) or array.dtype.kind not in "iu":
-            raise ValueError(f"token ids must be a non-empty list of integers, got shape {array.shape} of {array.dtype}")
-        if array.min() < 0 or array.max() >= self.vocab_size:
-            raise ValueError(f"token ids must be in 0 .. {self.vocab_size - 1}, got {array.min()} .. {array.max()}")
-        return array
 
     # --- weights -------------------------------------------------------------------------------------------------
     async def load_weights(self, state: Mapping[str, Any], version: int) -> None:
@@ -234,8 +225,7 @@ def _generation(tokens: Sequence[int], logps: Sequence[float], versions: np.ndar
 
 
 def _check_sampling(temperature: float, top_p: float) -> None:
-    if not (temperature >= 0 and 0 < top_p <= 1):
-        raise ValueError(f"temperature must be at least 0 and top_p in (0, 1], got {temperature} and {top_p}")
+    check_sampling(temperature, top_p)
     if 0 < temperature < COLDEST:
         raise ValueError(f"vLLM samples at no temperature between 0 and {COLDEST}, and {temperature} was asked for: give 0")
 

@@ -20,6 +20,7 @@ from rti.engines.base import EngineError, PromptTooLong
 from rti.engines.endpoint import ChatEndpoint, EndpointError, EndpointRefused
 from rti.engines.usage import Usage, UsageBook
 from rti.trajectory import Message, ToolCall, ToolSchema
+from tests.loopback import completions
 
 KEY = "sk-a-secret-of-this-test"
 HELLO = [Message(role="user", content="hello")]
@@ -45,16 +46,8 @@ async def serving(*replies):
         reply = replies[min(len(asked), len(replies)) - 1]
         return reply(request) if callable(reply) else reply
 
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/v1", asked
-    finally:
-        await runner.cleanup()
+    async with completions(handle) as url:
+        yield url, asked
 
 
 def endpoint(url, waits=None, *, role="judge", book=None, **config):
@@ -207,16 +200,10 @@ async def test_requests_in_flight_are_bounded():
         await asyncio.sleep(0.02)
         now -= 1
         return _completion("ok")
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    client = endpoint(f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/v1", concurrency=3)
-    replies = await asyncio.gather(*(client.complete(HELLO, temperature=0, max_tokens=1) for _ in range(9)))
-    await client.close()
-    await runner.cleanup()
+    async with completions(handle) as url:
+        client = endpoint(url, concurrency=3)
+        replies = await asyncio.gather(*(client.complete(HELLO, temperature=0, max_tokens=1) for _ in range(9)))
+        await client.close()
     assert replies == ["ok"] * 9 and most == 3
 
 

@@ -29,6 +29,7 @@ from rti.envs.tau2.taskset import Tau2TaskSet, rti_task  # noqa: E402
 from rti.rollout import run_episode  # noqa: E402
 from rti.trajectory import Ending, Message  # noqa: E402
 from tests.envs.tau2_pairs import domain  # noqa: E402
+from tests.loopback import completions  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -57,16 +58,8 @@ async def serving(*messages, status=200):
             return web.json_response({"error": {"message": "no such key"}}, status=status)
         return web.json_response({"choices": [{"message": messages[min(len(asked), len(messages)) - 1]}]})
 
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/v1", asked
-    finally:
-        await runner.cleanup()
+    async with completions(handle) as url:
+        yield url, asked
 
 
 def settings(url, name="telecom", **more):

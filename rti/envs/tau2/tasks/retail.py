@@ -16,9 +16,10 @@ REASONS = {
     "no longer needed": ("You no longer need it.", "Your plans have changed, so that you no longer need it."),
     "ordered by mistake": ("You ordered it by mistake.", "You clicked the wrong button and ordered it by mistake."),
 }
-STREETS = ("Alder Court", "Birchwood Road", "Canal Street", "Dovecote Lane", "Eastgate Avenue", "Foundry Road", "Garden "
-                                                                                                                "Terrace",
-           "Harbor View", "Ivy Lane", "Juniper Way")
+STREETS = (
+    "Alder Court", "Birchwood Road", "Canal Street", "Dovecote Lane", "Eastgate Avenue", "Foundry Road", "Garden Terrace",
+    "Harbor View", "Ivy Lane", "Juniper Way",
+)
 
 
 class Shopper:
