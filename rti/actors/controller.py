@@ -41,6 +41,8 @@ T = TypeVar("T")
 class BufferClient(Protocol):
     """The replay buffer. Survives the death of its actor: every call is idempotent and asked again."""
 
+    restarts: int
+
     async def put(self, facts: Facts, data: bytes) -> bool: ...
     async def lease(self, step: int, group_ids: Sequence[str]) -> list[bytes]: ...
     async def commit(self, step: int, group_ids: Sequence[str]) -> None: ...
@@ -78,10 +80,13 @@ class Actors:
     generators: Fleet
     buffer: BufferClient
     learner: LearnerClient
+    learner_restarts: int = 0       # the controller's count
 
     @property
     def restarts(self) -> int:
-        return self.workers.restarts + self.interveners.restarts + self.generators.restarts
+        """Of all actors since this process began; the learner's ranks come back together and count once."""
+        return (self.workers.restarts + self.interveners.restarts + self.generators.restarts + self.buffer.restarts
+                + self.learner_restarts)
 
 
 class Stopped(Exception):
@@ -139,6 +144,7 @@ class Controller:
                 return False
             except LearnerLost as loss:
                 log.warning("the learner is lost: %s", loss)
+                self._actors.learner_restarts += 1
                 await self._cancel_groups()
                 checkpoint = await asyncio.to_thread(newest_whole, self._run.checkpoints)
                 start = checkpoint.name if checkpoint else "the start"

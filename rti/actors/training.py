@@ -93,13 +93,15 @@ async def _train(config: Config, run: RunDirectory, checkpoint: Path | None, pro
             if parts is None:
                 return False
             meter = Meter(memory=tree_gb)
-            controller = Controller(config, _actors(parts), parts.tasks, run, progress, intervenes=parts.intervenes,
+            actors = _actors(parts)
+            controller = Controller(config, actors, parts.tasks, run, progress, intervenes=parts.intervenes,
                                     meter=meter)
             stopper.then(controller.stop)
             finished = await controller.run(checkpoint)
         if finished:
             last = run.evaluation(run.step) if config.evaluation.after else None
-            run.write_summary(summary(run, before=run.evaluation(0), after=last, peak_gb=meter.peak_gb))
+            run.write_summary(summary(run, before=run.evaluation(0), after=last, peak_gb=meter.peak_gb,
+                                      restarts=actors.restarts))
         return finished
     finally:
         cluster.close()
@@ -164,6 +166,10 @@ def _report(run_dir: Path) -> str:
     result = json.loads((run_dir / SUMMARY).read_text())
     lines = [table({side: result[side] for side in ("before", "after")}), "",
              f"{result['steps']} steps, {result['groups_failed']} groups failed, {result['groups_rescued']} of them were "
-             f"rescued; {result['wall_s']:.0f} s, {result['peak_gb']:.1f} GB",
+             f"rescued; {result['wall_s']:.0f} s, {result['peak_gb']:.1f} GB" + _losses(result["restarts"]),
              f"records: {run_dir}    plots: tensorboard --logdir {run_dir / 'tensorboard'}"]
     return "\n".join(lines)
+
+
+def _losses(restarts: int) -> str:
+    return f"; {restarts} lost actors came back" if restarts > 1 else "; one lost actor came back" if restarts else ""

@@ -209,13 +209,15 @@ def evaluation_metrics(evaluation: Mapping[str, Any]) -> dict[str, float]:
 
 
 def summary(run: RunDirectory, *, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None,
-            peak_gb: float) -> dict[str, Any]:
-    """summary.json: both evaluations, and what ledger and metrics of the whole run add up to."""
+            peak_gb: float, restarts: int) -> dict[str, Any]:
+    """summary.json: both evaluations, and what ledger and metrics of the whole run add up to. `peak_gb` and `restarts` are of
+    the process that ends now: a step that is taken back leaves no line in the metrics, but its losses were survived."""
     t = totals(run.ledger())
     return {
         "before": before, "after": after, "steps": run.step, "groups_consumed": t.consumed, "groups_trained": t.trained,
         "groups_voided": t.voided, "groups_failed": t.failed, "groups_rescued": t.rescued, "intervened_rollouts": t.intervened,
-        "wall_s": round(run.wall_s, 3), "peak_gb": round(peak_gb, 3), "endpoints": _endpoints(run.path / METRICS),
+        "wall_s": round(run.wall_s, 3), "peak_gb": round(peak_gb, 3), "restarts": restarts,
+        "endpoints": _endpoints(run.path / METRICS),
     }
 
 

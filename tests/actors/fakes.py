@@ -110,6 +110,8 @@ class FakeGenerator:
 class FakeBuffer:
     """The real store in this process."""
 
+    restarts = 0
+
     def __init__(self, path: Path):
         self.path = path
         self.store = GroupStore(path, 1 << 20)

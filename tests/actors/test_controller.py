@@ -110,6 +110,7 @@ async def test_a_learner_that_dies_restarts_from_the_newest_checkpoint_with_the_
     fake.learner.on_step = die
     assert await fake.run()
     assert fake.learner.starts == 3 and len(fake.progress.notes) == 2
+    assert sum(r["system/restarts"] for r in lines(tmp_path / "run")) == 2
     assert record(tmp_path / "whole") == record(tmp_path / "run")
 
 

@@ -61,7 +61,8 @@ def test_a_run_whose_actors_are_killed_finishes_equal_to_the_undisturbed_one(und
     run.kill_actor("LearnerRank")
     run.finish()
     assert_clean(run.directory)
-    assert sum(line["system/restarts"] for line in lines(run.directory)) >= 2
+    # generator, worker, buffer and learner; a dead intervener comes back when it is next needed, which may be never
+    assert json.loads((run.directory / "summary.json").read_text())["restarts"] >= 4
     assert record(run.directory) == record(undisturbed.directory)
 
 

@@ -79,5 +79,5 @@ def make_run(path: Path, steps: int = 3, config: Config | None = None) -> Path:
             if step >= steps - 1:
                 make_checkpoint(run, step)
         run.save_evaluation(steps, EVALUATION)
-        run.write_summary(summary(run, before=EVALUATION, after=EVALUATION, peak_gb=1.5))
+        run.write_summary(summary(run, before=EVALUATION, after=EVALUATION, peak_gb=1.5, restarts=0))
     return path

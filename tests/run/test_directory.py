@@ -294,7 +294,7 @@ def test_a_further_step_makes_the_summary_untrue_and_removes_it(tmp_path: Path) 
         assert (tmp_path / "summary.json").is_file()
         run_step(run, 3)
         assert not (tmp_path / "summary.json").exists()
-        run.write_summary(summary(run, before=None, after=None, peak_gb=0.0))
+        run.write_summary(summary(run, before=None, after=None, peak_gb=0.0, restarts=0))
     assert json.loads((tmp_path / "summary.json").read_text())["steps"] == 3
 
 
