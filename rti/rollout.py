@@ -174,20 +174,20 @@ async def run_episode(
         async with asyncio.timeout(limits.timeout_s) as limit:
             await _play(result, task, env, policy, chat, limits)
     except EnvironmentFault as fault:
-        _lose(result, Ending.ENVIRONMENT, fault)
+        lose(result, Ending.ENVIRONMENT, fault)
     except EngineError as fault:
-        _lose(result, Ending.INFRASTRUCTURE, fault)
+        lose(result, Ending.INFRASTRUCTURE, fault)
     except TimeoutError as fault:
         if not limit.expired():
             raise
-        _lose(result, Ending.INFRASTRUCTURE, fault, f"the episode took longer than rollout.timeout_s = {limits.timeout_s:g} s")
+        lose(result, Ending.INFRASTRUCTURE, fault, f"the episode took longer than rollout.timeout_s = {limits.timeout_s:g} s")
     finally:
         await _close(env, id)
     result.wall_s = clock() - started
     return result
 
 
-def _lose(result: Trajectory, ending: Ending, fault: Exception, why: str = "") -> None:
+def lose(result: Trajectory, ending: Ending, fault: Exception, why: str = "") -> None:
     """Mark an episode as one to be run again: no samples, no reward."""
     result.ending, result.samples, result.reward, result.success = ending, [], 0.0, False
     result.info = {"fault": f"{type(fault).__name__}: {why or fault}"}

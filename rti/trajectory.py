@@ -104,10 +104,11 @@ class Step(msgspec.Struct, kw_only=True, omit_defaults=True):
     intervention: Intervention | None = None
 
 
-class Sample(msgspec.Struct, kw_only=True):
+class Sample(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One training sequence: T tokens with per-token records. Most trajectories have one; see chat.ChatFormat.
 
-    Arrays are of length T. On CONTEXT tokens: behaviour_logps 0, versions -1, weights 0, turns -1.
+    Arrays are of length T. On CONTEXT tokens: behaviour_logps 0, versions -1, weights 0, turns -1. On TEACHER tokens
+    behaviour_logps are the teacher's and versions -1: no version of the policy gave them, so that they do not age.
     """
 
     token_ids: np.ndarray           # int32
@@ -117,6 +118,7 @@ class Sample(msgspec.Struct, kw_only=True):
     weights: np.ndarray             # float32; 1 except on CORRECTION tokens
     versions: np.ndarray            # int32, the policy version that gave the behaviour log-probability
     turns: np.ndarray               # int16, the agent turn a token belongs to
+    teacher_logps: np.ndarray | None = None     # float32, of a teacher on the policy's own tokens (OPD); else NaN
 
     @property
     def mask(self) -> np.ndarray:
@@ -128,12 +130,14 @@ class Sample(msgspec.Struct, kw_only=True):
         n = len(self.token_ids)
         for field, dtype in _SAMPLE_DTYPES.items():
             array = getattr(self, field)
+            if array is None and field == "teacher_logps":
+                continue
             if array.shape != (n,) or array.dtype != dtype:
                 raise ValueError(f"sample.{field} must be {dtype} of shape ({n},), got {array.dtype} {array.shape}")
         mask = self.mask
         if not np.isfinite(self.behaviour_logps[mask]).all():
             raise ValueError("a trained token has no finite behaviour log-probability")
-        if (self.versions[mask] < 0).any():
+        if (self.versions[mask & (self.sources != Source.TEACHER)] < 0).any():
             raise ValueError("a trained token names no policy version")
         if not (self.weights[mask] > 0).all():
             raise ValueError("a trained token has a weight that is not positive")
@@ -147,7 +151,7 @@ class Sample(msgspec.Struct, kw_only=True):
 _SAMPLE_DTYPES = {
     "token_ids": np.dtype(np.int32), "sources": np.dtype(np.uint8), "behaviour_logps": np.dtype(np.float32),
     "correction_logps": np.dtype(np.float32), "weights": np.dtype(np.float32), "versions": np.dtype(np.int32),
-    "turns": np.dtype(np.int16),
+    "turns": np.dtype(np.int16), "teacher_logps": np.dtype(np.float32),
 }
 
 
@@ -182,8 +186,8 @@ class Trajectory(msgspec.Struct, kw_only=True):
 
     @property
     def oldest_version(self) -> int | None:
-        """The oldest version of any trained token; None where there is none."""
-        versions = [int(s.versions[s.mask].min()) for s in self.samples if s.mask.any()]
+        """The oldest version of any trained token; None where there is none. A teacher's tokens are of no version."""
+        versions = [int(own.min()) for s in self.samples if len(own := s.versions[s.versions >= 0])]
         return min(versions, default=None)
 
     @property

@@ -17,7 +17,7 @@ FLOORS = (      # from the ground up; a floor may rest on the ones before it and
     ("rti.pretrained",),
     ("rti.modeling",),
     ("rti.envs", "rti.chat", "rti.engines", "rti.algos", "rti.run"),
-    ("rti.mas", "rti.rollout", "rti.learner"),
+    ("rti.mas", "rti.rollout", "rti.teacher", "rti.learner"),
     ("rti.evaluation",),
     ("rti.actors",),
     ("launch", "rti.simulation", "rti.lab.*"),        # rti.lab.*: the tools that made the shipped policy
@@ -27,7 +27,7 @@ IMPLEMENTATIONS = {     # of one protocol: none may import another
     "rti.chat": ("hermes", "generic", "lab"),
     "rti.engines": ("torch_engine", "vllm_engine", "endpoint"),
     "rti.envs": ("navigation", "tau2"),
-    "rti.algos": ("grpo", "rti"),
+    "rti.algos": ("grpo", "gspo", "luffy", "opd", "rti"),
 }
 
 

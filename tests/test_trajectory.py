@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rti import trajectory
-from rti.trajectory import DecodeError, Group, Sample, Trajectory, decode, decode_at, encode
+from rti.trajectory import DecodeError, Group, Sample, Source, Trajectory, decode, decode_at, encode
 from tests.factories import make_sample
 
 
@@ -23,11 +23,27 @@ def framed(payload: bytes, kind: int = 1, version: int = 1, magic: bytes = b"RTI
 
 def test_a_record_reads_back_with_the_very_bits_and_arrays_of_its_own():
     sent = record()
+    sent.samples[0].teacher_logps = sent.samples[0].behaviour_logps - 1
     came = decode(encode(sent), Trajectory)
     for name in Sample.__struct_fields__:
         one, other = getattr(sent.samples[0], name), getattr(came.samples[0], name)
         assert one.dtype == other.dtype and one.tobytes() == other.tobytes() and other.flags.writeable
     assert came.info == {"turns": 2}
+    assert decode(encode(record()), Trajectory).samples[0].teacher_logps is None
+
+
+def test_a_teachers_tokens_are_of_no_version_and_do_not_age():
+    made = record()
+    sample = made.samples[0]
+    sample.versions[sample.mask] = 7
+    assert made.oldest_version == 7
+    first = int(sample.mask.argmax())
+    sample.sources[first], sample.versions[first] = Source.TEACHER, -1
+    sample.check()
+    assert made.oldest_version == 7
+    sample.weights[sample.mask], sample.sources[sample.mask], sample.versions[:] = 1, Source.TEACHER, -1
+    sample.check()
+    assert made.oldest_version is None
 
 
 def test_records_stand_back_to_back():

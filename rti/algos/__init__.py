@@ -17,6 +17,8 @@ def load_algorithm(config: AlgoConfig, intervention: InterventionConfig, train_t
     """`train_truncated` is rollout.train_truncated: whether an episode that a length limit cut is trained on."""
     from rti.algos.grpo import GRPO
     from rti.algos.gspo import GSPO
+    from rti.algos.luffy import LUFFY
+    from rti.algos.opd import OPD
     from rti.algos.rti import RTI
 
     shared = dict(clip_low=config.clip_low, clip_high=config.clip_high, advantage_eps=config.advantage_eps,
@@ -29,4 +31,8 @@ def load_algorithm(config: AlgoConfig, intervention: InterventionConfig, train_t
     if config.name == "rti":
         return RTI(**shared, weight_eps=intervention.weight_eps, reweight=intervention.reweight,
                    denominator=intervention.denominator)
-    raise ValueError(f"algo.name is {config.name!r}; it must be one of grpo, gspo, rti")
+    if config.name == "opd":
+        return OPD(**shared, coef=config.distill_coef, with_reward=config.distill_reward)
+    if config.name == "luffy":
+        return LUFFY(**shared, shaping=config.shaping)
+    raise ValueError(f"algo.name is {config.name!r}; it must be one of grpo, gspo, opd, luffy, rti")

@@ -28,6 +28,8 @@ class TokenBatch:
     scales: torch.Tensor                # float32 [N]: what the token's term is multiplied by (rti.learner.batch)
     sequence: torch.Tensor              # int64 [N]: which sequence of the micro-batch a token belongs to; whole ones only
     reference_logps: torch.Tensor | None = None     # float32 [N], of the reference policy; only with a KL term
+    from_teacher: torch.Tensor | None = None        # bool [N]: Source.TEACHER; what LUFFY reads
+    teacher_logps: torch.Tensor | None = None       # float32 [N], of the teacher on the policy's tokens; what OPD reads
 
 
 @dataclass
@@ -55,7 +57,9 @@ class LossOutput:
 class Algorithm(Protocol):
     name: str
     intervenes: bool
-    """Whether a failed group is run again under intervention."""
+    """Whether a failed group is run again, under intervention or by a teacher."""
+    distils: bool
+    """Whether samples must carry a teacher's log-probabilities; a group then teaches whatever its rewards are."""
     kl_coef: float
     """Where above 0 the batch must carry `reference_logps`."""
     aggregation: str
@@ -83,7 +87,8 @@ def trains(trajectory: Trajectory, train_truncated: bool) -> bool:
 def finish(metrics: Metrics) -> dict[str, float]:
     """Sums and extremes of a whole step -> the documented keys (docs/records.md). Nothing measured: the key is left out."""
     sums = {k: float(v) for k, v in metrics.sums.items()}
-    out = {"policy/trained_tokens": sums.get("tokens", 0.0), "policy/loss": sums.get("loss", 0.0)}
+    trained = sums.get("tokens", 0.0) + sums.get("teacher_tokens", 0.0)
+    out = {"policy/trained_tokens": trained, "policy/loss": sums.get("loss", 0.0)}
     for key, (total, count) in _MEANS.items():
         if total in sums and sums.get(count, 0) > 0:
             out[key] = sums[total] / sums[count]
@@ -91,6 +96,8 @@ def finish(metrics: Metrics) -> dict[str, float]:
         out |= {f"policy/{k}_{kind}": float(v) for k, v in extremes.items() if torch.isfinite(v)}
     if "intervened" in sums:
         out["policy/intervened_tokens"] = sums["intervened"]
+    if "teacher_tokens" in sums:
+        out["policy/teacher_tokens"] = sums["teacher_tokens"]
     if "reference_kl_term" in sums:
         out["policy/reference_kl_term"] = sums["reference_kl_term"]
     return out
@@ -106,6 +113,8 @@ _MEANS = {      # key: (sum, count)
     "policy/reference_kl": ("reference_kl", "tokens"),
     "policy/importance_mean": ("importance", "tokens"),
     "policy/importance_capped": ("importance_capped", "tokens"),
+    "policy/teacher_kl": ("teacher_kl", "tokens"),
+    "policy/teacher_probability": ("teacher_probability", "teacher_tokens"),
     "policy/weight_mean": ("weight", "intervened"),
     "policy/weight_clipped": ("weight_clipped", "intervened"),
     "policy/intervened_ratio_mean": ("intervened_ratio", "intervened"),

@@ -35,6 +35,7 @@ class GroupRelative:
     importance_cap: float = float("inf")
     kl_coef: float = 0.0
     train_truncated: bool = True
+    distils: bool = False
 
     def __post_init__(self) -> None:
         for key, value, known in (("ratio", self.ratio, RATIOS), ("aggregation", self.aggregation, AGGREGATIONS)):

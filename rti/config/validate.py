@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 
 from rti.config.keys import ConfigError, keys, leaves, value_of
 from rti.config.schema import Config
+from rti.config.teacher import ROLES, wanted
 
-ROLES = ("validator", "corrector", "verifier_role")
 ENDPOINTS = (*(f"intervention.{role}.endpoint" for role in ROLES), "env.tau2.user_endpoint", "env.tau2.judge")
+ENGINES = ("generators", "teacher.generators")
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "model.chat": ("auto", "lab", "hermes", "generic"),
@@ -25,17 +26,18 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "env.tau2.profile": ("paper", "official"),
     "env.tau2.user": ("llm", "scripted"),
     "env.tau2.nl_assertions": ("judge", "skip"),
-    "algo.name": ("rti", "grpo", "gspo"),
+    "algo.name": ("rti", "grpo", "gspo", "opd", "luffy"),
     "algo.aggregation": ("sequence", "token"),
     "algo.ratio": ("behaviour", "proximal"),
     "intervention.denominator": ("roll", "correction", "one"),
     "intervention.replace": ("random", "first"),
     "intervention.prompts": ("auto", "full", "compact"),
-    "generators.engine": ("torch", "vllm"),
-    "generators.device": ("auto", "cpu", "cuda"),
-    "generators.update": ("in_flight", "drain"),
+    **{f"{engines}.engine": ("torch", "vllm") for engines in ENGINES},
+    **{f"{engines}.device": ("auto", "cpu", "cuda") for engines in ENGINES},
+    **{f"{engines}.update": ("in_flight", "drain") for engines in ENGINES},
+    "teacher.dtype": ("auto", "float32", "bfloat16"),
     "learner.device": ("auto", "cpu", "cuda"),
-    **{f"intervention.{role}.player": ("policy", "endpoint", "rules") for role in ROLES},
+    **{f"intervention.{role}.player": ("policy", "teacher", "endpoint", "rules") for role in ROLES},
 }
 """The words that a text key may hold."""
 
@@ -51,20 +53,20 @@ AT_LEAST: dict[str, float] = {
     "env.tau2.max_turns": 1, "env.tau2.user_temperature": 0, "env.tau2.user_max_tokens": 1,
     "rollout.group_size": 2, "rollout.groups_per_step": 1, "rollout.max_tokens": 1, "rollout.max_context": 2,
     "rollout.retries": 0,
-    "algo.clip_low": 0, "algo.clip_high": 0, "algo.kl_coef": 0,
+    "algo.clip_low": 0, "algo.clip_high": 0, "algo.kl_coef": 0, "algo.distill_coef": 0,
     "intervention.attempts": 1, "intervention.delta": 0, "intervention.weight_eps": 0,
     "hardware.nodes": 1, "hardware.gpus_per_node": 0, "hardware.gpu_gb": 0,
-    "generators.replicas": 1, "generators.tensor_parallel": 1, "generators.concurrency": 1, "generators.threads": 0,
-    "generators.cache_mb": 0,
-    "env_workers.count": 1, "env_workers.episodes": 1,
+    **{f"{engines}.{key}": 1 for engines in ENGINES for key in ("replicas", "tensor_parallel", "concurrency")},
+    **{f"{engines}.{key}": 0 for engines in ENGINES for key in ("threads", "cache_mb", "prefix_cache_mb")},
+    "env_workers.count": 1, "env_workers.episodes": 1, "env_workers.max": 0, "generators.max": 0, "ray.idle_s": 0,
     "interveners.min": 1, "interveners.max": 1, "interveners.episodes": 1,
     "learner.world_size": 1, "learner.lr": 0, "learner.warmup_steps": 0, "learner.beta1": 0, "learner.beta2": 0,
     "learner.weight_decay": 0, "learner.pack_tokens": 1, "learner.threads": 0, "learner.max_skipped": 1,
-    "async.max_staleness": 0, "buffer.memory_mb": 1, "generators.prefix_cache_mb": 0,
+    "async.max_staleness": 0, "buffer.memory_mb": 1,
     "checkpoint.every": 0, "checkpoint.keep": 1,
     "evaluation.every": 0, "evaluation.samples": 1, "evaluation.tasks": 0, "evaluation.temperature": 0,
     "records.trajectories": -1, "ray.num_cpus": 0, "ray.restarts": 0,
-    **{f"{section}.cpus": 0 for section in ("generators", "env_workers", "interveners", "learner")},
+    **{f"{section}.cpus": 0 for section in (*ENGINES, "env_workers", "interveners", "learner")},
     **{f"intervention.{role}.temperature": 0 for role in ROLES},
     **{f"intervention.{role}.max_tokens": 1 for role in ROLES},
     **{f"{endpoint}.concurrency": 1 for endpoint in ENDPOINTS}, **{f"{endpoint}.retries": 0 for endpoint in ENDPOINTS},
@@ -73,11 +75,12 @@ AT_LEAST: dict[str, float] = {
 
 ABOVE_ZERO = frozenset({
     "env.navigation.requests_per_second", "rollout.temperature", "rollout.timeout_s", "algo.advantage_eps",
-    "algo.importance_cap",
-    "generators.gpu_share", "learner.adam_eps", "learner.max_grad_norm", "ray.start_timeout_s",
+    "algo.importance_cap", "algo.shaping", *(f"{engines}.gpu_share" for engines in ENGINES),
+    "learner.adam_eps", "learner.max_grad_norm", "ray.start_timeout_s",
     "ray.call_timeout_s", *(f"{endpoint}.timeout_s" for endpoint in ENDPOINTS),
 })
-BELOW_ONE = frozenset({"generators.gpu_share", "algo.clip_low", "intervention.weight_eps", "learner.beta1", "learner.beta2"})
+BELOW_ONE = frozenset({*(f"{engines}.gpu_share" for engines in ENGINES), "algo.clip_low", "intervention.weight_eps",
+                       "learner.beta1", "learner.beta2"})
 MAY_BE_INFINITE = frozenset({"intervention.delta", "algo.clip_high", "algo.importance_cap", "learner.max_grad_norm"})
 
 Fault = tuple[str, str, str]   # key, why, the mend
@@ -89,7 +92,7 @@ _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 def validate(config: Config, origins: Mapping[str, str] | None = None) -> None:
     """Raise ConfigError with every fault of `config`. `origins` says where a key's value came from."""
     origins = origins or {}
-    faults = [f for check in (_choices, _bounds, _training, _users, _roles, _places, _secrets) for f in check(config)]
+    faults = [f for check in (_choices, _bounds, _training, _users, _roles, _teacher, _places, _secrets) for f in check(config)]
     if faults:
         raise ConfigError("\n".join(_sentence(config, origins, *fault) for fault in faults))
 
@@ -147,9 +150,13 @@ def _training(config: Config) -> Iterator[Fault]:
         key = "ratio" if config.algo.ratio != "behaviour" else "aggregation"
         yield (f"algo.{key}", "GSPO has one ratio for a whole sequence, under the policy that sampled it",
                "Leave algo.ratio at behaviour and algo.aggregation at sequence, or choose algo=grpo")
-    if config.generators.tensor_parallel > 1 and config.generators.engine == "torch":
-        yield ("generators.tensor_parallel", "the torch engine keeps a whole replica on one GPU",
-               "Set it to 1, or take generators.engine=vllm")
+    for engines in ENGINES:
+        if value_of(config, f"{engines}.tensor_parallel") > 1 and value_of(config, f"{engines}.engine") == "torch":
+            yield (f"{engines}.tensor_parallel", "the torch engine keeps a whole replica on one GPU",
+                   f"Set it to 1, or take {engines}.engine=vllm")
+    for least, most in (("env_workers.count", "env_workers.max"), ("generators.replicas", "generators.max")):
+        if 0 < value_of(config, most) < value_of(config, least):
+            yield most, f"it is below {least} = {value_of(config, least)}", "Raise it or lower the other; 0 keeps the number fixed"
     if config.interveners.min > config.interveners.max:
         yield "interveners.min", f"it is above interveners.max = {config.interveners.max}", "Raise the one or lower the other"
 
@@ -170,6 +177,12 @@ def _roles(config: Config) -> Iterator[Fault]:
             if r.player == "endpoint" and not getattr(r.endpoint, part):
                 yield (f"intervention.{role}.endpoint.{part}", "an endpoint plays this role, and this says which",
                        "Give it, e.g. " + ("http://127.0.0.1:8000/v1" if part == "base_url" else "the model's name there"))
+
+
+def _teacher(config: Config) -> Iterator[Fault]:
+    asked = wanted(config)
+    if asked and not config.teacher.path:
+        yield "teacher.path", f"{asked} needs a teacher", "Name a model that has the policy's own tokenizer"
 
 
 def _places(config: Config) -> Iterator[Fault]:

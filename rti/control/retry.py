@@ -38,8 +38,11 @@ def use_of(ending: Ending, train_truncated: bool = True) -> Use:
     return use
 
 
-def teaches(group: Group, train_truncated: bool = True) -> bool:
-    """Invariant 8 over exactly the members that train: False where all their rewards are equal, and for less than two."""
+def teaches(group: Group, train_truncated: bool = True, distils: bool = False) -> bool:
+    """Invariant 8 over exactly the members that train: False where all their rewards are equal, and for less than two.
+    `distils`: a teacher judges every token, so that one that trains is enough."""
+    if distils:
+        return any(m.n_agent_tokens for m in group.members if use_of(m.ending, train_truncated).trained)
     return len({m.reward for m in group.members if use_of(m.ending, train_truncated).trained}) > 1
 
 

@@ -28,6 +28,8 @@ class TrainSample:
     correction_logps: np.ndarray    # float32 [n]
     weights: np.ndarray             # float32 [n]
     intervened: np.ndarray          # bool [n]
+    from_teacher: np.ndarray        # bool [n]
+    teacher_logps: np.ndarray       # float32 [n]; NaN where the sample has none
     advantage: float
     scale: float                    # 1 / (|tau_i| * trajectories of the step), or 1 / trained tokens of the step
     temperature: float
@@ -53,7 +55,7 @@ def prepare(groups: Sequence[Group], algorithm: Algorithm) -> StepBatch:
     teaching = left_out = 0
     for group in groups:
         advantages = algorithm.advantages(group)
-        if not advantages.any():
+        if not (advantages.any() or algorithm.distils):
             continue
         teaching += 1
         members = [(m, float(a)) for m, a in zip(group.members, advantages) if algorithm.trains(m)]
@@ -61,7 +63,7 @@ def prepare(groups: Sequence[Group], algorithm: Algorithm) -> StepBatch:
         taken += members
     samples, nonfinite = [], 0
     for trajectory, advantage in taken:
-        made, dropped = _train_samples(trajectory, advantage, len(taken))
+        made, dropped = _train_samples(trajectory, advantage, len(taken), algorithm.distils)
         samples += made
         nonfinite += dropped
     if algorithm.aggregation == "token":
@@ -70,8 +72,12 @@ def prepare(groups: Sequence[Group], algorithm: Algorithm) -> StepBatch:
     return StepBatch(samples, len(groups), len(groups) - teaching, len(taken), left_out, nonfinite)
 
 
-def _train_samples(trajectory: Trajectory, advantage: float, trajectories: int) -> tuple[list[TrainSample], int]:
+def _train_samples(trajectory: Trajectory, advantage: float, trajectories: int,
+                   distils: bool) -> tuple[list[TrainSample], int]:
     """|tau_i| counts the usable tokens of all samples: a trajectory that forked is still one trajectory."""
+    if distils and any(s.teacher_logps is None for s in trajectory.samples):
+        raise ValueError(f"trajectory {trajectory.id} has no log-probabilities of the teacher, which its algorithm distils: it "
+                         "was made under another algo.name")
     trained = sum(int(s.mask.sum()) for s in trajectory.samples)
     usable = [_usable(s, trajectory.id) for s in trajectory.samples]
     length = sum(len(u) for u in usable)
@@ -89,12 +95,17 @@ def _usable(sample: Sample, trajectory_id: str) -> np.ndarray:
                          "predict it from. A sample must begin with its prompt (Source.CONTEXT).")
     finite = np.isfinite(sample.behaviour_logps) & np.isfinite(sample.weights)
     finite &= np.isfinite(sample.correction_logps) | (sample.sources != Source.CORRECTION)
+    if sample.teacher_logps is not None:
+        finite &= np.isfinite(sample.teacher_logps)
     return np.flatnonzero(mask & finite)
 
 
 def _train_sample(sample: Sample, at: np.ndarray, advantage: float, scale: float, temperature: float) -> TrainSample:
+    sources, teacher = sample.sources[at], sample.teacher_logps
     return TrainSample(
         inputs=sample.token_ids[:at[-1]], select=(at - 1).astype(np.int64), targets=sample.token_ids[at].astype(np.int64),
         behaviour_logps=sample.behaviour_logps[at], correction_logps=sample.correction_logps[at], weights=sample.weights[at],
-        intervened=sample.sources[at] == Source.CORRECTION, advantage=advantage, scale=scale,
+        intervened=sources == Source.CORRECTION, from_teacher=sources == Source.TEACHER,
+        teacher_logps=np.full(len(at), np.nan, np.float32) if teacher is None else teacher[at],
+        advantage=advantage, scale=scale,
         temperature=temperature if temperature > 0 else 1.0)    # greedy: engines give log-probabilities of temperature 1

@@ -166,7 +166,7 @@ class Learner:
             mask=torch.ones(len(row.select), dtype=torch.bool, device=self.device),
             behaviour_logps=put(row.behaviour_logps), correction_logps=put(row.correction_logps), weights=put(row.weights),
             intervened=put(row.intervened), advantages=put(row.advantages), scales=put(row.scales),
-            sequence=put(row.sequence))
+            sequence=put(row.sequence), from_teacher=put(row.from_teacher), teacher_logps=put(row.teacher_logps))
 
     def _with_reference(self, tokens: TokenBatch, inputs: tuple) -> TokenBatch:
         if self._reference is None:

@@ -81,6 +81,8 @@ class Row:
     correction_logps: np.ndarray    # float32 [n]
     weights: np.ndarray             # float32 [n]
     intervened: np.ndarray          # bool [n]
+    from_teacher: np.ndarray        # bool [n]
+    teacher_logps: np.ndarray       # float32 [n]
     advantages: np.ndarray          # float32 [n]
     scales: np.ndarray              # float32 [n]
     sequence: np.ndarray            # int64 [n]: which sample a trained token is of
@@ -104,6 +106,8 @@ def collate(samples: Sequence[TrainSample]) -> Row:
         correction_logps=_cat([s.correction_logps for s in samples], np.float32),
         weights=_cat([s.weights for s in samples], np.float32),
         intervened=_cat([s.intervened for s in samples], np.bool_),
+        from_teacher=_cat([s.from_teacher for s in samples], np.bool_),
+        teacher_logps=_cat([s.teacher_logps for s in samples], np.float32),
         advantages=np.repeat(np.array([s.advantage for s in samples], np.float32), counts),
         scales=np.repeat(np.array([s.scale for s in samples], np.float32), counts),
         sequence=np.repeat(np.arange(len(samples), dtype=np.int64), counts),

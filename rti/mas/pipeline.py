@@ -165,9 +165,10 @@ def _same(a: Message, b: Message, reasoning: bool = False) -> bool:
         not reasoning or a.reasoning.strip() == b.reasoning.strip())
 
 
-def build_pipeline(config: InterventionConfig, env_name: str, engine: Engine, chat: ChatFormat,
-                   rollout: RolloutConfig) -> StepPolicy:
-    """The pipeline as the configuration asks for it. Raises ValueError where a role cannot be played as asked."""
+def build_pipeline(config: InterventionConfig, env_name: str, engine: Engine, chat: ChatFormat, rollout: RolloutConfig,
+                   teacher: Engine | None = None) -> StepPolicy:
+    """The pipeline as the configuration asks for it. Raises ValueError where a role cannot be played as asked. Drafts, the gate
+    and the weights are the policy's, whoever plays the roles."""
     pack = load_pack(config.prompts, env_name, "lab" if isinstance(chat, LabChatFormat) else "")
     sampling = SamplingParams(max_tokens=rollout.max_tokens, temperature=rollout.temperature, top_p=rollout.top_p,
                               stop_token_ids=tuple(chat.stop_token_ids))
@@ -175,11 +176,15 @@ def build_pipeline(config: InterventionConfig, env_name: str, engine: Engine, ch
     def player(role: str, how: RoleConfig, prompt: Prompt) -> Player:
         if how.player == "policy":
             return PolicyPlayer(role, how, prompt, engine, chat)
+        if how.player == "teacher":
+            if teacher is None:
+                raise ValueError(f"intervention.{role} is played by the teacher, and there is none: name one in teacher.path")
+            return PolicyPlayer(role, how, prompt, teacher, chat)
         if how.player == "endpoint":
             return EndpointPlayer(role, how, prompt)
         if how.player == "rules":
             return RulePlayer(role, load_rules(env_name))
-        raise ValueError(f"intervention.{role}: player {how.player!r} is not one of policy, endpoint, rules")
+        raise ValueError(f"intervention.{role}: player {how.player!r} is not one of policy, teacher, endpoint, rules")
 
     return InterventionPolicy(
         engine, chat, sampling, config, pack, validator=player("validator", config.validator, pack.validator),

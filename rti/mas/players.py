@@ -1,4 +1,4 @@
-"""Who plays a role: the policy itself, an OpenAI-compatible endpoint, or rules. All answer the same call.
+"""Who plays a role: the policy itself or a teacher, an OpenAI-compatible endpoint, or rules. All answer the same call.
 
 A player turns a RoleContext into an answer, or None where its output could not be read. A service that is down is the
 infrastructure's fault (EngineError) and the episode is run again. Keeps invariant 4: what a service says of its failure is
@@ -36,7 +36,8 @@ class Player(Protocol):
 
 
 class PolicyPlayer:
-    """The policy plays the role, under the role's prompt. Its answer is a reply like any other, read as text."""
+    """The policy plays the role, under the role's prompt; or a teacher of the same tokenizer, where the engine is its own. The
+    answer is a reply like any other, read as text."""
 
     def __init__(self, role: str, config: RoleConfig, prompt: Prompt, engine: Engine, chat: ChatFormat):
         self._read, self._prompt, self._engine, self._chat = READERS[role], prompt, engine, chat

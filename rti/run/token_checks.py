@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Iterator
 
+import msgspec
 import numpy as np
 
 from rti.run.findings import Findings, Records
@@ -30,7 +31,7 @@ def _samples(group: Group, where: str) -> Iterator[tuple[str, Trajectory, Sample
 def arrays_agree(group: Group) -> bool:
     """Whether the per-token arrays of every sample have one length."""
     samples = (s for t in _rollouts(group) for s in t.samples)
-    return all(len({len(getattr(s, name)) for name in s.__struct_fields__}) == 1 for s in samples)
+    return all(len({len(array) for array in msgspec.structs.astuple(s) if array is not None}) == 1 for s in samples)
 
 
 def trained_tokens(run: Records, group: Group, entry: LedgerEntry | None, where: str, found: Findings) -> None:

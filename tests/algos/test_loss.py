@@ -36,7 +36,8 @@ def random_batch(n: int = 200, seed: int = 0, intervened: float = 0.3,
         mask=torch.tensor(rng.random(n) < unmasked), behaviour_logps=tensor(behaviour), correction_logps=tensor(correction),
         weights=tensor(weights), intervened=torch.tensor(fixed), advantages=tensor(rng.normal(0, 1, n)),
         scales=tensor(rng.uniform(1e-4, 1e-2, n)), reference_logps=tensor(current + rng.normal(0, 0.3, n)),
-        sequence=torch.tensor(np.sort(rng.integers(0, 7, n)), dtype=torch.int64))
+        sequence=torch.tensor(np.sort(rng.integers(0, 7, n)), dtype=torch.int64),
+        from_teacher=torch.zeros(n, dtype=torch.bool), teacher_logps=tensor(behaviour + rng.normal(0, 0.5, n)))
     return batch, tensor(current)
 
 
@@ -121,7 +122,7 @@ def test_weights_carry_no_gradient_and_are_clipped():
     assert finish(out.metrics)["policy/weight_clipped"] == 1.0
 
 
-@pytest.mark.parametrize("name", ["rti", "grpo"])
+@pytest.mark.parametrize("name", ["rti", "grpo", "opd", "luffy"])
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), float("-inf"), 1e30])
 def test_a_masked_slot_poisons_nothing(name, poison):
     batch, current = random_batch(unmasked=0.7)
@@ -131,7 +132,7 @@ def test_a_masked_slot_poisons_nothing(name, poison):
     def spoilt(values: torch.Tensor) -> torch.Tensor:
         return torch.where(batch.mask, values, torch.full_like(values, poison))
 
-    fields = ("behaviour_logps", "correction_logps", "weights", "advantages", "scales", "reference_logps")
+    fields = ("behaviour_logps", "correction_logps", "weights", "advantages", "scales", "reference_logps", "teacher_logps")
     bad = TokenBatch(**{**vars(batch), **{f: spoilt(getattr(batch, f)) for f in fields}})
     out, gradient = run(which, bad, spoilt(current))
     assert torch.equal(out.loss, clean.loss) and torch.equal(gradient, clean_gradient)
@@ -209,7 +210,7 @@ def test_a_kl_term_without_reference_is_refused():
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(ValueError, match="grpo, gspo, rti"):
+    with pytest.raises(ValueError, match="it must be one of grpo"):
         algorithm("ppo")
     with pytest.raises(ValueError, match="roll, correction, one"):
         algorithm("rti", denominator="sum")

@@ -92,7 +92,7 @@ def test_a_choice_on_the_command_line_never_loses_silently(write):
 
 def test_an_absent_choice_is_refused_with_what_there_is():
     message = refusal("lab.yaml", ["algo=grop"])
-    assert "algo=grop" in message and "grpo, gspo, rti" in message
+    assert "algo=grop" in message and all(name in message for name in ("grpo", "gspo", "luffy", "opd", "rti"))
 
 
 def test_defaults_that_lead_back_to_themselves_are_refused(write):

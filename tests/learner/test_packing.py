@@ -58,7 +58,7 @@ def sample(seed: int, n: int, advantage: float = 1.0, temperature: float = 0.8) 
         return rng.random(k).astype(np.float32)
 
     return TrainSample(rng.integers(0, 97, n).astype(np.int32), select, rng.integers(0, 97, k), floats(), floats(), floats(),
-                       rng.random(k) < 0.5, advantage, 0.25, temperature)
+                       rng.random(k) < 0.5, rng.random(k) < 0.2, floats(), advantage, 0.25, temperature)
 
 
 def test_a_row_holds_its_samples_back_to_back_without_padding():
