@@ -101,14 +101,19 @@ class ModelShape:
         return self.linear_layers * 4 * (per_head + (2 * self.linear_key + self.linear_value) * self.linear_kernel)
 
     def activation_bytes(self, width: int) -> int:
-        """Of one token in one layer, kept for the backward pass: inputs of each product, and what norms, rotation, attention
-        and the gated MLP keep. `width`: bytes of the compute dtype; norms work in float32."""
+        """Of one token in one layer, kept for the backward pass. `width`: bytes of the compute dtype; norms keep their input in
+        float32, attention its queries, its output twice, and keys and values repeated for every query head, the gated MLP four
+        tensors of its own width."""
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         norms = 2 * self.hidden * (4 + 2 * width)
-        attention = (q + kv) * ((4 + 2 * width if self.qk_norm else 0) + 2 * width) + q * 5 * width
+        attention = ((q + kv) * (4 + width) if self.qk_norm else 0) + 5 * q * width
         if self.linear_layers:
             attention = max(attention, (2 * self.linear_key + 4 * self.linear_value) * (4 + 2 * width))
-        return norms + 2 * self.hidden * width + attention + 4 * self.intermediate * width
+        return norms + attention + 4 * self.intermediate * width
+
+    def transient_bytes(self, width: int) -> int:
+        """Of one token, while the backward pass is within a layer: gradients of its widest tensors."""
+        return 4 * max(self.hidden, self.heads * self.head_dim, self.intermediate) * width
 
 
 def shape_of(path: str, config: Mapping[str, Any] | None = None) -> ModelShape:

@@ -149,17 +149,18 @@ def _assign(actors: Sequence[list[Share]], machines: Machines, share: float) -> 
 
 # --- memory ------------------------------------------------------------------------------------------------------
 def learner_memory(config: Config, shape: ModelShape, *, cpu: bool = False) -> dict[str, int]:
-    """Bytes of one rank at its peak. FSDP2 shards float32 masters, gradients and AdamW's two moments over the ranks; what is
-    gathered is the root group and two layers, each with the gradient of its kind."""
+    """Bytes of one rank at its peak, which is in the backward pass of a later micro-batch: gradients of the earlier ones are there
+    already. FSDP2 shards float32 masters, gradients and AdamW's two moments over the ranks; what is gathered is the root group
+    and two layers, each with the gradient of its kind."""
     learner, width = config.learner, _width(config, cpu)
     ranks, tokens = learner.world_size, learner.pack_tokens
     sharded = shape.parameters // ranks
     # on one rank in float32 a gathered parameter is still a copy of its shard
     gathered = width * (shape.root + 2 * shape.layer) + (width + 4) * max(shape.root, shape.layer)
-    kept = shape.hidden * width if learner.activation_checkpointing else shape.activation_bytes(width)
-    activations = tokens * (shape.layers * kept + (shape.activation_bytes(width) if learner.activation_checkpointing else 0))
+    layer = shape.activation_bytes(width)
+    kept = shape.layers * shape.hidden * width + layer if learner.activation_checkpointing else shape.layers * layer
     memory = {"parameters": 4 * sharded, "gradients": 4 * sharded, "optimiser": 8 * sharded, "gathered": gathered,
-              "activations": activations + 4 * tokens * shape.hidden * width,
+              "activations": tokens * (kept + shape.transient_bytes(width)),
               "logits": 3 * 4 * min(LOGITS, tokens * shape.vocab) + 4 * shape.embedding}
     if config.algo.kl_coef > 0:
         memory["parameters"] += 4 * sharded
