@@ -12,6 +12,7 @@ from typing import Sequence
 
 from rti.config.keys import ConfigError
 from rti.config.schema import Config
+from rti.config.teacher import served, wanted
 from rti.control.model_shape import ModelShape
 
 GB = 1e9
@@ -52,11 +53,12 @@ class Share:
 
 @dataclass(frozen=True)
 class Placement:
-    """`gpus[i]` are the shares of GPU i. `generator` and `learner` are the GPUs that one actor of the kind asks for."""
+    """`gpus[i]` are the shares of GPU i. `generator`, `learner` and `teacher` are the GPUs that one actor of the kind asks for."""
 
     machines: Machines
     generator: float
     learner: float
+    teacher: float = 0.0
     gpus: tuple[tuple[Share, ...], ...] = ()
     cpu_actors: dict[str, int] = field(default_factory=dict)
     on_cpu: tuple[Share, ...] = ()      # generators and learner ranks that use no GPU
@@ -69,21 +71,26 @@ def machines_of(config: Config) -> Machines:
                     int(hardware.gpu_gb * GB))
 
 
-def plan(config: Config, machines: Machines, shape: ModelShape | None = None, *, training: bool = True) -> Placement:
-    """Where every actor goes. Memory is checked where `shape` is given and the machines' memory is known. Raises DoesNotFit."""
-    generators, ranks = config.generators.replicas, config.learner.world_size if training else 0
-    on_gpu = {kind: _wants_gpu(getattr(config, kind).device, machines) for kind in ("generators", "learner")}
-    wide = config.generators.tensor_parallel
-    asked = (generators * wide if on_gpu["generators"] else 0) + (ranks if on_gpu["learner"] else 0)
-    share = _share(config, machines, asked, training)
-    members = _members(config, shape, training, on_gpu)
+def plan(config: Config, machines: Machines, shape: ModelShape | None = None, *, training: bool = True,
+         teacher: ModelShape | None = None) -> Placement:
+    """Where every actor goes. Memory is checked where `shape`, and `teacher` where one is used, are given and the machines'
+    memory is known. Raises DoesNotFit."""
+    kinds = {"generators": config.generators, "learner": config.learner}
+    if training and wanted(config):
+        kinds["teacher"] = config.teacher.generators
+    on_gpu = {kind: _wants_gpu(section.device, machines) for kind, section in kinds.items()}
+    asked = {kind: section.world_size * training if kind == "learner" else section.replicas * section.tensor_parallel
+             for kind, section in kinds.items() if on_gpu[kind]}
+    wide = {kind: section.tensor_parallel for kind, section in kinds.items() if kind != "learner" and on_gpu[kind]}
+    share = _share(config, machines, sum(asked.values()), max(wide.values(), default=1), training)
+    members = _members(config, shape, teacher, training, on_gpu)
     workers = {"env-worker": config.env_workers.count}
     if training:
         workers |= {"intervener": config.interveners.max, "replay-buffer": 1}
     placed = Placement(
-        machines, generator=wide * share if on_gpu["generators"] else 0.0,
-        learner=share if on_gpu["learner"] and ranks else 0.0,
-        gpus=_assign([m for kind in ("generators", "learner") if on_gpu[kind] for m in members[kind]], machines, share),
+        machines, generator=wide.get("generators", 0) * share, learner=share if asked.get("learner") else 0.0,
+        teacher=wide.get("teacher", 0) * share,
+        gpus=_assign([m for kind in members if on_gpu[kind] for m in members[kind]], machines, share),
         cpu_actors=workers, on_cpu=tuple(m[0] for kind in members for m in members[kind] if not on_gpu[kind]))
     if shape is not None and machines.gpu_bytes:
         _check_memory(config, placed)
@@ -94,11 +101,16 @@ def _wants_gpu(device: str, machines: Machines) -> bool:
     return device.startswith("cuda") or device == "auto" and machines.total > 0
 
 
-def _share(config: Config, machines: Machines, asked: int, training: bool) -> float:
-    """Of a GPU, for each part that wants one: a whole one where there are enough, else an even share."""
-    wide, there = config.generators.tensor_parallel, machines.total
-    words = (f"generators.replicas={config.generators.replicas} x generators.tensor_parallel={wide}"
-             + (f", learner.world_size={config.learner.world_size}" if training else ""))
+def _share(config: Config, machines: Machines, asked: int, wide: int, training: bool) -> float:
+    """Of a GPU, for each part that wants one: a whole one where there are enough, else an even share. `wide`: GPUs of the
+    widest replica."""
+    there = machines.total
+    words = f"generators.replicas={config.generators.replicas} x generators.tensor_parallel={config.generators.tensor_parallel}"
+    if training:
+        words += f", learner.world_size={config.learner.world_size}"
+    if training and wanted(config):
+        engines = config.teacher.generators
+        words += f", teacher.generators.replicas={engines.replicas} x teacher.generators.tensor_parallel={engines.tensor_parallel}"
     if asked and not there:
         raise DoesNotFit(f"the run asks for {asked} GPUs ({words}), and there is none. Add GPU nodes, or set generators.device "
                          "and learner.device to auto or cpu; for a dry run say what there will be: hardware.gpus_per_node=8")
@@ -113,17 +125,22 @@ def _share(config: Config, machines: Machines, asked: int, training: bool) -> fl
     return 1.0 / math.ceil(asked / there)
 
 
-def _members(config: Config, shape: ModelShape | None, training: bool,
+def _members(config: Config, shape: ModelShape | None, teacher: ModelShape | None, training: bool,
              on_gpu: dict[str, bool]) -> dict[str, list[list[Share]]]:
     """By kind, the actors; each a list of the parts that go on one GPU each."""
-    generators = config.generators
-    generator, note = generator_memory(config, shape, cpu=not on_gpu["generators"]) if shape else ({}, "")
     learner = learner_memory(config, shape, cpu=not on_gpu["learner"]) if shape else {}
-    wide = generators.tensor_parallel
-    names = [[f"generator-{i}" + (f" ({k + 1}/{wide})" if wide > 1 else "") for k in range(wide)]
-             for i in range(generators.replicas)]
-    return {"generators": [[Share(name, generator, note) for name in group] for group in names],
-            "learner": [[Share(f"learner-{r}", learner)] for r in range(config.learner.world_size if training else 0)]}
+    members = {"generators": _replicas("generator", config, shape, not on_gpu["generators"]),
+               "learner": [[Share(f"learner-{r}", learner)] for r in range(config.learner.world_size if training else 0)]}
+    if "teacher" in on_gpu:
+        members["teacher"] = _replicas("teacher", served(config), teacher, not on_gpu["teacher"])
+    return members
+
+
+def _replicas(name: str, config: Config, shape: ModelShape | None, cpu: bool) -> list[list[Share]]:
+    memory, note = generator_memory(config, shape, cpu=cpu) if shape else ({}, "")
+    wide = config.generators.tensor_parallel
+    return [[Share(f"{name}-{i}" + (f" ({k + 1}/{wide})" if wide > 1 else ""), memory, note) for k in range(wide)]
+            for i in range(config.generators.replicas)]
 
 
 def _assign(actors: Sequence[list[Share]], machines: Machines, share: float) -> tuple[tuple[Share, ...], ...]:
@@ -149,9 +166,9 @@ def _assign(actors: Sequence[list[Share]], machines: Machines, share: float) -> 
 
 # --- memory ------------------------------------------------------------------------------------------------------
 def learner_memory(config: Config, shape: ModelShape, *, cpu: bool = False) -> dict[str, int]:
-    """Bytes of one rank at its peak, which is in the backward pass of a later micro-batch: gradients of the earlier ones are there
-    already. FSDP2 shards float32 masters, gradients and AdamW's two moments over the ranks; what is gathered is the root group
-    and two layers, each with the gradient of its kind."""
+    """Bytes of one rank at its peak, which is in the backward pass of a later micro-batch: gradients of the earlier ones are
+    there already. FSDP2 shards float32 masters, gradients and AdamW's two moments over the ranks; what is gathered is the root
+    group and two layers, each with the gradient of its kind."""
     learner, width = config.learner, _width(config, cpu)
     ranks, tokens = learner.world_size, learner.pack_tokens
     sharded = shape.parameters // ranks
@@ -211,6 +228,8 @@ def _mend(config: Config, shares: Sequence[Share]) -> str:
             mends.append("set learner.activation_checkpointing=true")
         mends += [f"raise learner.world_size above {config.learner.world_size}",
                   f"lower learner.pack_tokens (not below rollout.max_context = {config.rollout.max_context})"]
+    if any(s.actor.startswith("teacher") for s in shares):
+        mends.append("raise teacher.generators.tensor_parallel (vllm) or lower teacher.generators.concurrency")
     if any(s.actor.startswith("generator") for s in shares):
         mends += ["raise generators.tensor_parallel (vllm)" if config.generators.engine == "vllm" else
                   "lower generators.concurrency", "lower rollout.max_context"]

@@ -1,8 +1,8 @@
 """The plan's estimate of a learner's memory against what a real learner takes, on a CPU in float32, one rank.
 
-Stated tolerance: the estimate is between 0.9 and 1.25 times the measured growth of the process, without libraries and without what
-an allocator keeps of freed memory: both are in the reserve of a plan for a GPU. Two models: once most of it grows with the
-parameters, once with the tokens.
+Stated tolerance: the estimate is between 0.9 and 1.25 times the measured growth of the process, without libraries and without
+what an allocator keeps of freed memory: both are in the reserve of a plan for a GPU. Two models: once most of it grows with
+the parameters, once with the tokens.
 """
 
 from __future__ import annotations
