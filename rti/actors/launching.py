@@ -14,8 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Callable, Iterator
 
+from rti.chat.tokens import check_same_tokens
 from rti.config.keys import ConfigError
 from rti.config.schema import Config, ModelConfig, RayConfig
+from rti.config.teacher import wanted
 from rti.control.model_shape import shape_of
 from rti.control.placement import machines_of, plan, table
 from rti.pretrained import resolve
@@ -34,21 +36,30 @@ def prepare(config: RayConfig) -> None:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
-def check_model(config: ModelConfig) -> None:
-    """Refuse a policy that is not there before anything starts. A name on a hub is left to those who load it."""
+def check_model(config: ModelConfig, key: str = "model.path") -> None:
+    """Refuse a model that is not there before anything starts. A name on a hub is left to those who load it."""
     path = Path(resolve(config.path)).expanduser()
     local = path.is_absolute() or config.path.startswith(".") or path.is_dir()
     if local and not (path / "config.json").is_file():
-        raise ConfigError(f"model.path is {config.path!r}: there is no Hugging Face directory at {path} (it would hold a "
+        raise ConfigError(f"{key} is {config.path!r}: there is no Hugging Face directory at {path} (it would hold a "
                           "config.json). Give `lab`, `smollm2`, a directory that save_pretrained wrote, or a name like "
                           "owner/model")
+
+
+def check_teacher(config: Config) -> None:
+    """Refuse a teacher that is not there, or whose tokens are not the policy's, where a setting asks for one. A model that only
+    a hub knows is read from there."""
+    if not wanted(config):
+        return
+    check_model(ModelConfig(path=config.teacher.path), "teacher.path")
+    check_same_tokens(config.model.path, config.teacher.path)
 
 
 def dry_run(config: Config) -> str:
     """Where a run would place what, on the hardware that the configuration expects. Starts nothing; raises where it cannot."""
     shape = shape_of(resolve(config.model.path))
     machines = machines_of(config)
-    placed = plan(config, machines, shape)
+    placed = plan(config, machines, shape, teacher=shape_of(resolve(config.teacher.path)) if wanted(config) else None)
     memory = f" of {config.hardware.gpu_gb:g} GB" if machines.total and machines.gpu_bytes else ""
     unchecked = "" if machines.gpu_bytes or not machines.total else "; their memory is not known (hardware.gpu_gb)"
     return (f"{config.name}: {config.model.path} ({shape.parameters / 1e9:.3g} billion parameters), algo={config.algo.name}, "

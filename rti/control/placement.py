@@ -53,7 +53,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Placement:
-    """`gpus[i]` are the shares of GPU i. `generator`, `learner` and `teacher` are the GPUs that one actor of the kind asks for."""
+    """`gpus[i]` are the shares of GPU i. `generator`, `learner`, `teacher`: the GPUs that one actor of the kind asks for."""
 
     machines: Machines
     generator: float
@@ -110,7 +110,8 @@ def _share(config: Config, machines: Machines, asked: int, wide: int, training: 
         words += f", learner.world_size={config.learner.world_size}"
     if training and wanted(config):
         engines = config.teacher.generators
-        words += f", teacher.generators.replicas={engines.replicas} x teacher.generators.tensor_parallel={engines.tensor_parallel}"
+        words += (f", teacher.generators.replicas={engines.replicas} x teacher.generators.tensor_parallel="
+                  f"{engines.tensor_parallel}")
     if asked and not there:
         raise DoesNotFit(f"the run asks for {asked} GPUs ({words}), and there is none. Add GPU nodes, or set generators.device "
                          "and learner.device to auto or cpu; for a dry run say what there will be: hardware.gpus_per_node=8")

@@ -111,6 +111,21 @@ def test_more_ranks_need_less_each_and_checkpointing_keeps_less():
     assert learner_memory(config, shape)["activations"] > 10 * eight["activations"]
 
 
+def test_a_teacher_has_gpus_of_its_own_and_memory_of_its_own_model():
+    words = ["algo=opd", "teacher.path=Qwen/Qwen3.5-9B", "teacher.generators.engine=vllm", "teacher.generators.tensor_parallel=2"]
+    config, shape, other = load("qwen3-8b.yaml", words), shape_of("Qwen/Qwen3-8B"), shape_of("Qwen/Qwen3.5-9B")
+    without = plan(load("qwen3-8b.yaml"), EIGHT, shape)
+    with pytest.raises(DoesNotFit, match="teacher.generators.replicas=1 x teacher.generators.tensor_parallel=2"):
+        plan(config, EIGHT, shape, teacher=other)
+    placed = plan(config, Machines((8, 8), EIGHT.gpu_bytes), shape, teacher=other)
+    shares = [s for gpu in placed.gpus for s in gpu]
+    mine = [s for s in shares if s.actor.startswith("teacher-0")]
+    assert placed.teacher == len(mine) == 2 and without.teacher == 0
+    assert mine[0].memory["parameters"] == 2 * other.parameters // 2
+    assert [s for s in shares if s not in mine] == [s for gpu in without.gpus for s in gpu]
+    assert not plan(config, Machines((8, 8)), training=False).teacher, "an evaluation asks no teacher"
+
+
 def test_the_chunk_of_logits_is_the_learners():
     assert LOGITS == CHUNK_LOGITS
 
