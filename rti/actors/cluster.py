@@ -159,9 +159,8 @@ class Cluster:
                 ray.init(address=address, runtime_env={"env_vars": paths}, **shared)
             else:
                 _start_local(config, cpus, shared)
-        except (ConnectionError, ray_errors.RayError, ValueError) as error:
-            where = f"join the Ray cluster at {address}" if address else "start a local Ray cluster"
-            raise ActorGone(f"could not {where}: {error}. See ray.address in the configuration, and RAY_ADDRESS") from error
+        except Exception as error:      # Ray raises Exception itself where its processes do not start in time
+            raise ActorGone(_not_connected(address, error)) from error
         return cls(config, not address)
 
     def actor(self, cls: type, name: str, need: Need, *args: Any, restart: bool = True, **options: Any) -> Any:
@@ -222,6 +221,14 @@ def log_directory() -> str:
 
 def _words(need: Need) -> str:
     return f"{need.cpus:g} CPUs" + (f" and {need.gpus:g} GPUs" if need.gpus else "")
+
+
+def _not_connected(address: str, error: Exception) -> str:
+    if address:
+        return (f"could not join the Ray cluster at {address}: {error}. See ray.address in the configuration, and RAY_ADDRESS; "
+                "head and client need the same RAY_AUTH_MODE and token")
+    return (f"could not start a local Ray cluster: {error}. Ray gives its own processes 30 s; where the machine was busy, run "
+            f"it again when less runs beside it. Else what they wrote in {log_directory()} says why")
 
 
 def _start_local(config: RayConfig, cpus: float, shared: dict[str, Any]) -> None:

@@ -129,3 +129,19 @@ async def test_a_placement_that_cannot_be_says_what_is_asked_and_what_there_is(m
 def test_actor_names_carry_the_run():
     one, other = Cluster(RayConfig(), local=True), Cluster(RayConfig(), local=True)
     assert one.full_name("generator-0") != other.full_name("generator-0")
+
+
+@pytest.mark.parametrize("error", [
+    Exception("The current node timed out during startup."), RuntimeError("Timed out waiting for node info"),
+    ConnectionError("no route"), ValueError("Ray component dashboard is trying to use a port number that is used")])
+def test_a_cluster_that_does_not_start_in_time_is_told_with_what_to_do(monkeypatch, error):
+    def init(**_):
+        raise error
+
+    monkeypatch.setattr(cluster.ray, "init", init)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(ActorGone, match=f"could not start a local Ray cluster: {error}.*machine was busy") as caught:
+        Cluster.connect(RayConfig(), 2)
+    assert caught.value.__cause__ is error
+    with pytest.raises(ActorGone, match="could not join the Ray cluster at 127.0.0.1:1: .*ray.address.*RAY_AUTH_MODE"):
+        Cluster.connect(RayConfig(address="127.0.0.1:1"), 2)
