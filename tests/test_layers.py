@@ -19,6 +19,7 @@ FLOORS = (      # from the ground up; a floor may rest on the ones before it and
     ("rti.envs", "rti.chat", "rti.engines", "rti.algos", "rti.run"),
     ("rti.mas", "rti.rollout", "rti.teacher", "rti.learner"),
     ("rti.evaluation",),
+    ("rti.report",),
     ("rti.actors",),
     ("launch", "rti.simulation", "rti.lab.*"),        # rti.lab.*: the tools that made the shipped policy
 )
@@ -26,7 +27,7 @@ FLOORS = (      # from the ground up; a floor may rest on the ones before it and
 IMPLEMENTATIONS = {     # of one protocol: none may import another
     "rti.chat": ("hermes", "generic", "lab"),
     "rti.engines": ("torch_engine", "vllm_engine", "endpoint"),
-    "rti.envs": ("navigation", "tau2"),
+    "rti.envs": ("navigation", "tau2", "claw_eval"),
     "rti.algos": ("grpo", "gspo", "luffy", "opd", "rti"),
 }
 
