@@ -35,7 +35,8 @@ RUN_CHECKS = (
           checks.versions_monotonic),
     Check("staleness-bounded", "learner version - oldest version is within async.max_staleness", "entries",
           checks.staleness_bounded),
-    Check("advantage", "only whole groups with unequal rewards were trained", "groups", checks.advantage),
+    Check("advantage", "only whole groups with unequal rewards, or with a teacher's judgement, were trained", "groups",
+          checks.advantage),
     Check("replacement", "a rescue replaced one failed member of a failed group, nothing else changed", "groups",
           checks.replacement),
     Check("metrics-agree", "metrics and summary count what the ledger lists", "steps", checks.agreement),
@@ -48,6 +49,8 @@ GROUP_CHECKS = (
           token_checks.trained_tokens),
     Check("weights", "weights are within the clip, and 1 off intervened tokens", "intervened tokens", token_checks.weights),
     Check("gate", "perplexity of accepted corrections is at most delta", "corrections", token_checks.gate),
+    Check("teacher", "a teacher's tokens and log-probabilities stand where the algorithm asks for them, and nowhere else",
+          "samples", token_checks.teacher),
     Check("stored-groups", "stored groups are those that the ledger lists", "groups", token_checks.stored_group),
     Check("evidence-hidden", "no evidence in what a policy reads", "rollouts", token_checks.evidence),
 )

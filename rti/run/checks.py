@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from rti.config.keys import leaves
 from rti.config.schema import Config
+from rti.config.teacher import judges
 from rti.run.directory import CHECKPOINTS, LEDGER, METRICS, SUMMARY
 from rti.run.findings import Findings, Records
 from rti.run.ledger import DROPPED, NO_SIGNAL, TRAINED, LedgerEntry, totals
@@ -120,8 +121,8 @@ def staleness_bounded(run: Records, found: Findings) -> None:
 
 
 def advantage(run: Records, found: Findings) -> None:
-    """Invariant 8: what was trained has unequal rewards, of a whole group (field bug 5)."""
-    size, all_train = run.config.rollout.group_size, run.config.rollout.train_truncated
+    """Invariant 8: what was trained has unequal rewards, of a whole group (field bug 5), or a teacher judged its tokens."""
+    size, all_train, judged = run.config.rollout.group_size, run.config.rollout.train_truncated, judges(run.config)
     for line, entry in run.ledger:
         if not entry.consumed:
             continue
@@ -132,11 +133,13 @@ def advantage(run: Records, found: Findings) -> None:
                                 f"rollout.group_size is {size}")
         if not all(math.isfinite(r) for r in entry.rewards):
             found.breach(where, f"group {entry.group_id} has a reward that is no number")
-        differ = len(set(entry.rewards)) > 1
+        differ = entry.tokens > 0 if judged else len(set(entry.rewards)) > 1
         if entry.disposition == TRAINED and not differ:
-            found.breach(where, f"group {entry.group_id} counts as trained, and all its rewards are {entry.rewards[:1]}")
+            why = "it has no token" if judged else f"all its rewards are {entry.rewards[:1]}"
+            found.breach(where, f"group {entry.group_id} counts as trained, and {why}")
         if entry.disposition == NO_SIGNAL and differ and all_train:
-            found.breach(where, f"group {entry.group_id} counts as no_signal, and its rewards differ")
+            why = "a teacher judged its tokens" if judged else "its rewards differ"
+            found.breach(where, f"group {entry.group_id} counts as no_signal, and {why}")
 
 
 def replacement(run: Records, found: Findings) -> None:
@@ -152,8 +155,8 @@ def _replacement(entry: LedgerEntry, config: Config) -> Iterable[str]:
     if len(entry.rewards_before) != len(entry.rewards):
         yield f"{len(entry.rewards_before)} outcomes before the intervention for {len(entry.rewards)} members"
         return
-    if entry.attempts and config.algo.name == "grpo":
-        yield "intervened rollouts, but algo.name is grpo"
+    if entry.attempts and config.algo.name not in ("rti", "luffy"):
+        yield f"intervened rollouts, but algo.name is {config.algo.name}"
     if entry.attempts and not entry.failed:
         yield "intervened rollouts, but a plain rollout had succeeded"
     if entry.attempts > config.intervention.attempts:

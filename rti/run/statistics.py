@@ -27,6 +27,7 @@ def group_metrics(groups: Sequence[Group], *, learner_version: int, weight_eps: 
     return {
         **_groups(groups), **_rewards(groups, members), **_staleness(groups, learner_version), **_episodes(members),
         **_tools(members), **_interventions(intervened), **_corrections(intervened), **_weights(intervened, weight_eps),
+        **_teacher([t for g in groups for t in (*g.members, *g.attempts)]),
     }
 
 
@@ -200,3 +201,12 @@ def _weights(rollouts: Sequence[Trajectory], eps: float) -> dict[str, float]:
         "weight/clipped_low_share": float((weights <= low).mean()),
         "weight/clipped_high_share": float((weights >= high).mean()),
     }
+
+
+# --- the teacher -------------------------------------------------------------------------------------------------
+def _teacher(rollouts: Sequence[Trajectory]) -> dict[str, float]:
+    """What a teacher was asked for; nothing where none was."""
+    samples = [s for t in rollouts for s in t.samples]
+    written = sum(int((s.sources == Source.TEACHER).sum()) for s in samples)
+    judged = sum(int(s.mask.sum()) for s in samples if s.teacher_logps is not None)
+    return {"teacher/written_tokens": written, "teacher/judged_tokens": judged} if written or judged else {}

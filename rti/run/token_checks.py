@@ -11,6 +11,7 @@ from typing import Iterator
 import msgspec
 import numpy as np
 
+from rti.config.teacher import judges, rolls_out
 from rti.run.findings import Findings, Records
 from rti.run.leaks import leaks
 from rti.run.ledger import LedgerEntry, entry_for
@@ -61,12 +62,31 @@ def trained_tokens(run: Records, group: Group, entry: LedgerEntry | None, where:
             found.breach(place, f"it ended by {trajectory.ending}: it must be run again, never kept")
 
 
+def teacher(run: Records, group: Group, entry: LedgerEntry | None, where: str, found: Findings) -> None:
+    """A teacher's tokens are of no version and fill whole intervened rollouts of LUFFY; its log-probabilities stand on every
+    trained token of OPD, and on no other; neither is there under another algorithm."""
+    shown, judged = rolls_out(run.config), judges(run.config)
+    for place, trajectory, sample in _samples(group, where):
+        mask = sample.mask
+        taught = sample.sources == Source.TEACHER
+        found.checked += 1
+        if not (taught == (mask & (shown and trajectory.intervened))).all():
+            found.breach(place, "the teacher's tokens are not those of the rollouts that it ran")
+        if (sample.versions[taught] != -1).any():
+            found.breach(place, "a token of the teacher's is of a version of the policy")
+        if (sample.teacher_logps is not None) != judged:
+            found.breach(place, f"it has {'no ' if judged else ''}log-probabilities of a teacher, and algo.name is "
+                                f"{run.config.algo.name}")
+        elif judged and (not np.isnan(sample.teacher_logps[~mask]).all() or not (sample.teacher_logps[mask] <= 1e-6).all()):
+            found.breach(place, "the teacher's log-probabilities are not those of exactly the trained tokens")
+
+
 def weights(run: Records, group: Group, entry: LedgerEntry | None, where: str, found: Findings) -> None:
     """Weights are within the clip, equal the clipped ratio of the stored log-probabilities, and 1 off intervened tokens."""
     config = run.config.intervention
     low, high = np.float32(1 - config.weight_eps), np.float32(1 + config.weight_eps)
     for place, _, sample in _samples(group, where):
-        fixed, policy = sample.sources == Source.CORRECTION, sample.sources == Source.POLICY
+        fixed, policy = sample.sources == Source.CORRECTION, np.isin(sample.sources, (Source.POLICY, Source.TEACHER))
         found.checked += int(fixed.sum())
         if (sample.weights[policy] != 1).any():
             found.breach(place, "a token that the policy sampled has a weight other than 1")
