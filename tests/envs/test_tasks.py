@@ -24,6 +24,7 @@ from rti.envs.navigation.gazetteer import Gazetteer, Place, part
 from rti.envs.navigation.geometry import distance_m
 from rti.envs.navigation.taskset import TaskFileError, read_tasks, write_tasks
 from rti.envs.navigation.tasks import TooFewPlaces, full_trip, lab_trip, task_set
+from tests.loopback import completions
 
 SMALL = {"train": 12, "test": 6}
 
@@ -200,17 +201,12 @@ async def model(answer):
         prompt = (await request.json())["messages"][-1]["content"]
         return web.json_response({"choices": [{"message": {"role": "assistant", "content": answer(prompt)}}]})
 
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", handle)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    endpoint = ChatEndpoint(EndpointConfig(base_url=f"http://127.0.0.1:{runner.addresses[0][1]}/v1", model="writer-1"))
-    try:
-        yield endpoint
-    finally:
-        await endpoint.close()
-        await runner.cleanup()
+    async with completions(handle) as url:
+        endpoint = ChatEndpoint(EndpointConfig(base_url=url, model="writer-1"))
+        try:
+            yield endpoint
+        finally:
+            await endpoint.close()
 
 
 def level_asked(prompt):

@@ -10,10 +10,11 @@ from rti.engines.base import SamplingParams
 from rti.mas.pipeline import InterventionPolicy
 from rti.mas.players import EndpointPlayer, PolicyPlayer
 from rti.trajectory import Source
+from tests.loopback import completions
 from tests.mas.test_pipeline import BETTER, CANARY, Pack, context, engine_of
 
 
-async def test_a_correction_from_an_endpoint_is_scored_by_the_policy_under_the_correction_prompt(unused_tcp_port, monkeypatch):
+async def test_a_correction_from_an_endpoint_is_scored_by_the_policy_under_the_correction_prompt(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     asked = []
 
@@ -22,22 +23,16 @@ async def test_a_correction_from_an_endpoint_is_scored_by_the_policy_under_the_c
         spaced = json.dumps(json.loads(BETTER), indent=4)      # not as the policy would write it: the text is read
         return web.json_response({"choices": [{"message": {"content": f"<think>hm</think>{spaced}"}}]})
 
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", unused_tcp_port).start()
     engine, pack = engine_of(), Pack()
-    endpoint = EndpointConfig(base_url=f"http://127.0.0.1:{unused_tcp_port}/v1", model="large")
-    role = RoleConfig(player="endpoint", endpoint=endpoint)
-    policy = InterventionPolicy(
-        engine, engine.chat, SamplingParams(max_tokens=300, temperature=0.8), InterventionConfig(), pack,
-        validator=PolicyPlayer("validator", RoleConfig(), pack.validator, engine, engine.chat),
-        corrector=EndpointPlayer("corrector", role, pack.corrector), verifier=None)
     ctx = context(engine, hidden=CANARY)
-    step = await policy.act(ctx)
-    await policy.close()
-    await runner.cleanup()
+    async with completions(answer) as url:
+        role = RoleConfig(player="endpoint", endpoint=EndpointConfig(base_url=url, model="large"))
+        policy = InterventionPolicy(
+            engine, engine.chat, SamplingParams(max_tokens=300, temperature=0.8), InterventionConfig(), pack,
+            validator=PolicyPlayer("validator", RoleConfig(), pack.validator, engine, engine.chat),
+            corrector=EndpointPlayer("corrector", role, pack.corrector), verifier=None)
+        step = await policy.act(ctx)
+        await policy.close()
 
     assert step.intervention.outcome == "accepted" and step.source == Source.CORRECTION
     assert "corrector? " in asked[0]["messages"][-1]["content"]
