@@ -38,7 +38,7 @@ def swapped(tree):
 
 
 def test_two_tokens_that_changed_their_ids_are_found_and_named(copy):
-    with pytest.raises(OtherTokens, match=r"is id 10[01] here and id 10[01] there.*a model of the same family.*player: endpoint"):
+    with pytest.raises(OtherTokens, match=r"is id 10[01] here and id 10[01] there.*of the same family.*player: endpoint"):
         check_same_tokens("lab", edited(copy, swapped))
 
 

@@ -112,7 +112,8 @@ def test_more_ranks_need_less_each_and_checkpointing_keeps_less():
 
 
 def test_a_teacher_has_gpus_of_its_own_and_memory_of_its_own_model():
-    words = ["algo=opd", "teacher.path=Qwen/Qwen3.5-9B", "teacher.generators.engine=vllm", "teacher.generators.tensor_parallel=2"]
+    words = ["algo=opd", "teacher.path=Qwen/Qwen3.5-9B", "teacher.generators.engine=vllm",
+             "teacher.generators.tensor_parallel=2"]
     config, shape, other = load("qwen3-8b.yaml", words), shape_of("Qwen/Qwen3-8B"), shape_of("Qwen/Qwen3.5-9B")
     without = plan(load("qwen3-8b.yaml"), EIGHT, shape)
     with pytest.raises(DoesNotFit, match="teacher.generators.replicas=1 x teacher.generators.tensor_parallel=2"):
