@@ -1,8 +1,8 @@
 """A sandbox for tools that run commands or touch files (Bash, Read, Write, Edit, Glob, Grep), one an episode.
 
 Keeps: no network, none of the host's files but the software under /usr (read only), none of its environment; a writable folder
-in memory that vanishes with the sandbox; nothing outlives an episode, nor a worker that was killed. Where that cannot be had it is
-refused with the reason and the mend: a command is never run on the bare host. The inner side is sandbox_inside.py.
+in memory that vanishes with the sandbox; nothing outlives an episode, nor a worker that was killed. Where that cannot be had it
+is refused with the reason and the mend: a command is never run on the bare host. The inner side is sandbox_inside.py.
 
 By bubblewrap (user, process, network, mount, IPC and host name namespaces, and the filter of seccomp.py), or, where a
 configuration names one, by a container engine. A worker that is root runs bubblewrap as nobody.
@@ -32,8 +32,8 @@ _INSIDE = Path(__file__).with_name("sandbox_inside.py")
 _BOOT = "import sys; exec(sys.stdin.buffer.read(int(sys.argv[2])))"      # so that a list of processes stays readable
 _NOBODY = 65534
 _GRACE_S = 20.0     # for a busy machine, beyond the limit that the inner side keeps
-_MEND = ("mend: install bubblewrap 0.8 or later (Debian and Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap), or "
-         "name a container engine (engine docker or podman, and an image that holds python3 and bash)")
+_MEND = ("mend: install bubblewrap 0.8 or later (Debian and Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap), "
+         "or name a container engine (engine docker or podman, and an image that holds python3 and bash)")
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ TOOLS = (
     _schema("Write", f"Writes a file under {HOME}; what was there is replaced, folders are made.", ["file_path", "content"],
             file_path=("string", "the file"), content=("string", "its whole text")),
     _schema("Edit", "Replaces a text in a file. It must be there once, unless replace_all is set.",
-            ["file_path", "old_string", "new_string"], file_path=("string", "the file"), old_string=("string", "text to replace"),
-            new_string=("string", "text in its place"), replace_all=("boolean", "replace every occurrence")),
+            ["file_path", "old_string", "new_string"], file_path=("string", "the file"),
+            old_string=("string", "text to replace"), new_string=("string", "text in its place"), replace_all=("boolean", "replace every occurrence")),
     _schema("Glob", "Gives the files that a pattern matches, such as **/*.py.", ["pattern"], pattern=("string", "the pattern"),
             path=("string", f"folder to look in (default: {HOME})")),
     _schema("Grep", "Searches files for a regular expression.", ["pattern"], pattern=("string", "the expression"),
@@ -129,8 +129,8 @@ def refusal(engine: str = "bwrap") -> str:
     tried = subprocess.run(bwrap_argv(Limits(), -1) + ["true"], capture_output=True, text=True, timeout=60, **_as_nobody())
     if tried.returncode:
         return (f"commands need a sandbox, and bubblewrap cannot make one here ({' '.join(tried.stderr.split())[:300]}): user "
-                f"namespaces may be switched off (sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns) or "
-                f"the release may be older than 0.8; {_MEND}")
+                f"namespaces may be switched off (sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns) "
+                f"or the release may be older than 0.8; {_MEND}")
     return ""
 
 
@@ -143,8 +143,8 @@ def _as_nobody() -> dict[str, Any]:
 def bwrap_argv(limits: Limits, filter_fd: int) -> list[str]:
     """bwrap's arguments up to the command. `filter_fd`: where it reads seccomp.program from; below 0 for none."""
     disk, small = str(limits.disk_mb << 20), str(min(16, limits.disk_mb) << 20)
-    argv = ["bwrap", "--unshare-user", "--unshare-all", "--disable-userns", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv",
-            "--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--ro-bind", "/usr", "/usr"]
+    argv = ["bwrap", "--unshare-user", "--unshare-all", "--disable-userns", "--die-with-parent", "--new-session", "--as-pid-1",
+            "--clearenv", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--ro-bind", "/usr", "/usr"]
     for name in ("bin", "sbin", "lib", "lib64"):
         if os.path.islink(f"/{name}"):
             argv += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
@@ -174,7 +174,7 @@ class Sandbox:
 
     def __init__(self, limits: Limits = Limits(), engine: str = "bwrap", image: str = "") -> None:
         if engine != "bwrap" and not image:
-            raise FatalEnvironmentError(f"the container engine {engine} needs an image; mend: name one that holds python3 and bash")
+            raise FatalEnvironmentError(f"the container engine {engine} needs an image; mend: name one with python3 and bash")
         self.limits, self._engine, self._image = limits, engine, image
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()

@@ -45,7 +45,7 @@ def resolve(path):
 
 
 def content(path, most):
-    """Bytes of a regular file of the workspace, at most `most`. Pipes and devices are refused, since reading them may not end."""
+    """Bytes of a regular file of the workspace, at most `most`. No pipes and devices: reading them may not end."""
     try:
         handle = os.open(resolve(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError as fault:
@@ -158,7 +158,7 @@ TOOLS = {"Read": read, "Write": write, "Edit": edit, "Glob": find, "Grep": grep,
 
 # --- the child ---------------------------------------------------------------------------------------------------
 def bound(limits):
-    """This process's own limits, which its descendants inherit. Those over all of them together are the parent's (see `watch`)."""
+    """This process's own limits, which its descendants inherit. Those over all together are the parent's (`watch`)."""
     for name, value in (("RLIMIT_CORE", 0), ("RLIMIT_CPU", int(limits["cpu_s"]) + 1), ("RLIMIT_FSIZE", limits["file_bytes"]),
                         ("RLIMIT_DATA", limits["memory_bytes"]), ("RLIMIT_NOFILE", 256), ("RLIMIT_NPROC", limits["processes"]),
                         ("RLIMIT_STACK", min(8 << 20, limits["memory_bytes"]))):

@@ -16,7 +16,8 @@ _TABLES = {
     "x86_64": (0xC000003E, {
         "memfd_create": 319, "shmget": 29, "msgget": 68, "semget": 64, "mq_open": 240, "userfaultfd": 323, "bpf": 321,
         "perf_event_open": 298, "add_key": 248, "request_key": 249, "keyctl": 250, "ptrace": 101, "process_vm_readv": 310,
-        "process_vm_writev": 311, "mount": 165, "umount2": 166, "pivot_root": 155, "chroot": 161, "unshare": 272, "setns": 308}),
+        "process_vm_writev": 311, "mount": 165, "umount2": 166, "pivot_root": 155, "chroot": 161, "unshare": 272,
+        "setns": 308}),
     "aarch64": (0xC00000B7, {
         "memfd_create": 279, "shmget": 194, "msgget": 186, "semget": 190, "mq_open": 180, "userfaultfd": 282, "bpf": 280,
         "perf_event_open": 241, "add_key": 217, "request_key": 218, "keyctl": 219, "ptrace": 117, "process_vm_readv": 270,

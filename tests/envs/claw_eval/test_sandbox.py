@@ -72,9 +72,9 @@ def test_two_sandboxes_share_nothing():
 
 @bwrap
 def test_mistakes_are_answers():
-    results = within("exit 3", ("Read", {"file_path": "none"}), ("Edit", {"file_path": "none", "old_string": "a", "new_string": ""}),
-                     ("Grep", {"pattern": "("}), ("Read", {}), ("Nope", {}), ("Bash", {"command": 3}), ("Bash", {"command": "a\0b"}),
-                     ("Write", {"file_path": "x\0y", "content": ""}), "echo still here")
+    results = within("exit 3", ("Read", {"file_path": "none"}),
+                     ("Edit", {"file_path": "none", "old_string": "a", "new_string": ""}), ("Grep", {"pattern": "("}), ("Read", {}),
+                     ("Nope", {}), ("Bash", {"command": 3}), ("Bash", {"command": "a\0b"}), ("Write", {"file_path": "x\0y", "content": ""}), "echo still here")
     assert [r.is_error for r in results] == [True] * 9 + [False]
     assert results[0].text() == "[exit code 3]" and "outside" not in results[1].output
 
@@ -116,7 +116,8 @@ def test_there_is_no_network(tmp_path):
 
 @bwrap
 def test_a_fork_bomb_ends_with_the_call():
-    results = within(":(){ :|:& };: ; sleep 30", "echo alive; ls /proc | grep -c '^[0-9]'", limits=Limits(wall_s=2, processes=24))
+    results = within(":(){ :|:& };: ; sleep 30", "echo alive; ls /proc | grep -c '^[0-9]'",
+                     limits=Limits(wall_s=2, processes=24))
     assert results[0].code != 0 and results[1].output.split()[0] == "alive" and int(results[1].output.split()[1]) < 6
 
 
@@ -173,9 +174,10 @@ def test_time_and_output_are_limited():
 @bwrap
 def test_links_and_odd_paths_lead_nowhere():
     prepare = "ln -s /etc e; ln -s / root; ln -s /proc/1/environ p; mkfifo pipe; ln -s loop loop; ln -s /usr/bin/env exe"
-    wanted = ["e/alternatives/awk", "p", "root/usr/bin/env", "exe", "pipe", "loop", "/dev/zero", "/proc/self/environ", "../etc/x",
-              "/workspace/../usr/bin/env", "/workspacex/y", "/proc/self/root/usr/bin/env"]
-    results = within(prepare, *(("Read", {"file_path": p}) for p in wanted), ("Write", {"file_path": "root/tmp/x", "content": "1"}),
+    wanted = ["e/alternatives/awk", "p", "root/usr/bin/env", "exe", "pipe", "loop", "/dev/zero", "/proc/self/environ",
+              "../etc/x", "/workspace/../usr/bin/env", "/workspacex/y", "/proc/self/root/usr/bin/env"]
+    results = within(prepare, *(("Read", {"file_path": p}) for p in wanted),
+                     ("Write", {"file_path": "root/tmp/x", "content": "1"}),
                      ("Write", {"file_path": "pipe", "content": "1"}), ("Glob", {"pattern": "root/usr/bin/en*"}),
                      ("Grep", {"pattern": "a", "path": "e"}))
     assert [r.output for r in results[1:-2] if not r.output.startswith("error: ")] == []
