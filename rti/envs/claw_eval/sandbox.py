@@ -32,8 +32,8 @@ _INSIDE = Path(__file__).with_name("sandbox_inside.py")
 _BOOT = "import sys; exec(sys.stdin.buffer.read(int(sys.argv[2])))"      # so that a list of processes stays readable
 _NOBODY = 65534
 _GRACE_S = 20.0     # for a busy machine, beyond the limit that the inner side keeps
-_MEND = ("mend: install bubblewrap 0.8 or later (Debian and Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap), "
-         "or name a container engine (engine docker or podman, and an image that holds python3 and bash)")
+_MEND = ("mend: install bubblewrap 0.8 or later (Debian and Ubuntu: apt-get install bubblewrap; Fedora: dnf install "
+         "bubblewrap), or name a container engine (engine docker or podman, and an image that holds python3 and bash)")
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,8 @@ TOOLS = (
             file_path=("string", "the file"), content=("string", "its whole text")),
     _schema("Edit", "Replaces a text in a file. It must be there once, unless replace_all is set.",
             ["file_path", "old_string", "new_string"], file_path=("string", "the file"),
-            old_string=("string", "text to replace"), new_string=("string", "text in its place"), replace_all=("boolean", "replace every occurrence")),
+            old_string=("string", "text to replace"), new_string=("string", "text in its place"),
+            replace_all=("boolean", "replace every occurrence")),
     _schema("Glob", "Gives the files that a pattern matches, such as **/*.py.", ["pattern"], pattern=("string", "the pattern"),
             path=("string", f"folder to look in (default: {HOME})")),
     _schema("Grep", "Searches files for a regular expression.", ["pattern"], pattern=("string", "the expression"),
@@ -129,8 +130,8 @@ def refusal(engine: str = "bwrap") -> str:
     tried = subprocess.run(bwrap_argv(Limits(), -1) + ["true"], capture_output=True, text=True, timeout=60, **_as_nobody())
     if tried.returncode:
         return (f"commands need a sandbox, and bubblewrap cannot make one here ({' '.join(tried.stderr.split())[:300]}): user "
-                f"namespaces may be switched off (sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns) "
-                f"or the release may be older than 0.8; {_MEND}")
+                f"namespaces may be switched off (sysctl user.max_user_namespaces, "
+                f"kernel.apparmor_restrict_unprivileged_userns) or the release may be older than 0.8; {_MEND}")
     return ""
 
 

@@ -73,8 +73,9 @@ def test_two_sandboxes_share_nothing():
 @bwrap
 def test_mistakes_are_answers():
     results = within("exit 3", ("Read", {"file_path": "none"}),
-                     ("Edit", {"file_path": "none", "old_string": "a", "new_string": ""}), ("Grep", {"pattern": "("}), ("Read", {}),
-                     ("Nope", {}), ("Bash", {"command": 3}), ("Bash", {"command": "a\0b"}), ("Write", {"file_path": "x\0y", "content": ""}), "echo still here")
+                     ("Edit", {"file_path": "none", "old_string": "a", "new_string": ""}), ("Grep", {"pattern": "("}),
+                     ("Read", {}), ("Nope", {}), ("Bash", {"command": 3}), ("Bash", {"command": "a\0b"}),
+                     ("Write", {"file_path": "x\0y", "content": ""}), "echo still here")
     assert [r.is_error for r in results] == [True] * 9 + [False]
     assert results[0].text() == "[exit code 3]" and "outside" not in results[1].output
 
