@@ -92,6 +92,20 @@ class Tau2Config:
 
 
 @dataclass
+class ClawEvalConfig:
+    tasks: str = "families"
+    """`families` (made from the own families), or a directory that launch/data.py claw-eval synthesize wrote."""
+    families: str = "all"
+    """Which own families: all, or names with commas between."""
+    variants: int = 8
+    """Tasks of each family in train, and as many others in test."""
+    fault_rate: float = 0.0
+    """Share of tool calls that get a chance fault, beyond the faults that a task plans."""
+    max_turns: int = 20
+    """Agent turns of an episode."""
+
+
+@dataclass
 class EnvConfig:
     name: str = "navigation"
     """The environment package."""
@@ -101,6 +115,7 @@ class EnvConfig:
     """Keyword arguments of your own environment's class."""
     navigation: NavigationConfig = field(default_factory=NavigationConfig)
     tau2: Tau2Config = field(default_factory=Tau2Config)
+    claw_eval: ClawEvalConfig = field(default_factory=ClawEvalConfig)
 
 
 @dataclass

@@ -44,12 +44,13 @@ CHOICES: dict[str, tuple[str, ...]] = {
 OR_A_MODULE = frozenset({"intervention.prompts"})
 """Keys that may hold the dotted name of a module of the user's own instead."""
 
-ENVIRONMENTS = ("navigation", "tau2")
+ENVIRONMENTS = ("navigation", "tau2", "claw_eval")
 """Environment packages that ship with RTI; any other comes with `env.class`."""
 
 AT_LEAST: dict[str, float] = {
     "seed": 0, "steps": 0,
     "env.navigation.results": 1, "env.navigation.max_turns": 1, "env.navigation.observation_chars": 100,
+    "env.claw_eval.variants": 1, "env.claw_eval.max_turns": 1, "env.claw_eval.fault_rate": 0,
     "env.tau2.max_turns": 1, "env.tau2.user_temperature": 0, "env.tau2.user_max_tokens": 1,
     "rollout.group_size": 2, "rollout.groups_per_step": 1, "rollout.max_tokens": 1, "rollout.max_context": 2,
     "rollout.retries": 0,
@@ -80,7 +81,7 @@ ABOVE_ZERO = frozenset({
     "ray.call_timeout_s", *(f"{endpoint}.timeout_s" for endpoint in ENDPOINTS),
 })
 BELOW_ONE = frozenset({*(f"{engines}.gpu_share" for engines in ENGINES), "algo.clip_low", "intervention.weight_eps",
-                       "learner.beta1", "learner.beta2"})
+                       "learner.beta1", "learner.beta2", "env.claw_eval.fault_rate"})
 MAY_BE_INFINITE = frozenset({"intervention.delta", "algo.clip_high", "algo.importance_cap", "learner.max_grad_norm"})
 
 Fault = tuple[str, str, str]   # key, why, the mend

@@ -9,7 +9,7 @@ from typing import Any, Callable
 from rti.config.schema import EndpointConfig, EnvConfig
 from rti.envs.base import TaskSet
 
-ENVIRONMENTS = ("navigation", "tau2")
+ENVIRONMENTS = ("navigation", "tau2", "claw_eval")
 
 
 class UnknownEnvironment(ValueError):
@@ -28,6 +28,9 @@ def load_task_set(config: EnvConfig, seed: int = 0, connect: Callable[[EndpointC
     if config.name == "tau2":
         from rti.envs.tau2.taskset import Tau2TaskSet
         return Tau2TaskSet(config.tau2, connect)
+    if config.name == "claw_eval":
+        from rti.envs.claw_eval.taskset import ClawEvalTaskSet
+        return ClawEvalTaskSet(config.claw_eval)
     raise UnknownEnvironment(f"env.name is '{config.name}'; mend: one of {', '.join(ENVIRONMENTS)}, or set env.class "
                              f"to your own")
 

@@ -1,0 +1,75 @@
+"""The task set of the own families: made from the generators, or read from files that launch/data.py claw-eval wrote.
+
+Keeps: what can be known to be wrong (no such family, no such file) is said when the task set is made.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Sequence
+
+import msgspec
+
+from rti.config.schema import ClawEvalConfig
+from rti.envs.base import Task
+from rti.envs.claw_eval.environment import ClawEvalEnvironment
+from rti.envs.claw_eval.families import FAMILIES
+from rti.envs.claw_eval.synthesis import synthesise
+
+
+class TaskFileError(ValueError):
+    """A task file that cannot be used."""
+
+
+def write_tasks(path: Path, tasks: Sequence[Task]) -> None:
+    """One JSON object a line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(msgspec.json.encode(t) + b"\n" for t in tasks))
+
+
+def read_tasks(path: Path) -> list[Task]:
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as e:
+        raise TaskFileError(f"cannot read the task file {path}: {e.strerror}; mend: make it with "
+                            f"launch/data.py claw-eval synthesize") from e
+    tasks = []
+    for number, line in enumerate(lines, 1):
+        try:
+            tasks.append(msgspec.json.decode(line, type=Task))
+        except msgspec.DecodeError as e:
+            raise TaskFileError(f"line {number} of {path} is not a task: {e}") from None
+    return tasks
+
+
+def families_of(text: str) -> list[str]:
+    """The families that a comma-separated list names, all for "all". Raises ValueError for one that is not there."""
+    names = list(FAMILIES) if text.strip() == "all" else [n.strip() for n in text.split(",") if n.strip()]
+    if not names or (unknown := [n for n in names if n not in FAMILIES]):
+        raise ValueError(f"there is no family {(unknown if names else [''])[0]!r}; mend: all, or some of {', '.join(FAMILIES)}")
+    return names
+
+
+class ClawEvalTaskSet:
+    """See rti.envs.base.TaskSet."""
+
+    def __init__(self, config: ClawEvalConfig) -> None:
+        self.config = config
+        self.train, self.test = self._load(config)
+
+    @staticmethod
+    def _load(config: ClawEvalConfig) -> tuple[list[Task], list[Task]]:
+        if config.tasks == "families":
+            found, _ = synthesise(families_of(config.families), config.variants)
+            return found["train"], found["test"]
+        directory = Path(config.tasks)
+        if not directory.is_dir():
+            raise TaskFileError(f"env.claw_eval.tasks is '{config.tasks}', neither families nor a directory; mend: make one with "
+                                f"launch/data.py claw-eval synthesize --out {config.tasks}")
+        return read_tasks(directory / "train.jsonl"), read_tasks(directory / "test.jsonl")
+
+    def make(self) -> ClawEvalEnvironment:
+        return ClawEvalEnvironment(self.config.max_turns, self.config.fault_rate)
+
+    async def close(self) -> None:
+        """Nothing is held open."""
