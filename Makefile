@@ -26,7 +26,7 @@ FIRST ?= 0
 quickstart: $(INSTALLED)
 	$(BIN)/python launch/rti.py --config lab.yaml
 	@echo
-	@echo "The run is in runs/lab: summary.json, metrics.jsonl, ledger.jsonl, trajectories/, checkpoints/."
+	@echo "The run is in runs/lab: report.html (open it in a browser), summary.json, metrics.jsonl, ledger.jsonl, trajectories/, checkpoints/."
 	@echo "Plots:  $(BIN)/tensorboard --logdir runs/lab/tensorboard"
 	@echo "Audit:  $(BIN)/python -m rti.run.audit runs/lab"
 

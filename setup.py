@@ -31,12 +31,16 @@ setup(
     package_data={
         "rti.envs.navigation": ["data/*"],
         "rti.lab": ["policy/*"],
+        "rti.report": ["parts/*"],
     },
     cmdclass={"build_py": BuildWithConfigs},
     install_requires=[
         "aiohttp>=3.14.5,<3.15",
         "httpx>=0.28.1,<0.29",
+        "Jinja2>=3.1.6,<3.2",
         "huggingface_hub>=2.4.0,<2.5",
+        "MarkupSafe>=3.0.3,<3.1",
+        "matplotlib>=3.11.2,<3.12",
         "msgspec>=0.23.0,<0.24",
         "numpy>=2.3.5,<2.4",
         "omegaconf>=2.4.0,<2.5",
@@ -62,6 +66,7 @@ setup(
         "test": [
             "hypothesis>=6.170,<7",
             "jsonschema>=4.26.0,<4.27",
+            "playwright>=1.65.0,<1.66",         # drives an installed Chromium; without one the report's page is not opened
             "pytest>=9.2.0,<9.3",
             "pytest-asyncio>=1.5.0,<1.6",
             "pytest-timeout>=2.4.0,<2.5",

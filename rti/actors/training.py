@@ -53,7 +53,25 @@ def train(config: Config, resume: str = "auto") -> int:
             print(f"stopped after step {run.step} of {config.steps}. To go on: the same command again (--resume auto).")
             return 0
     print(_report(run_dir))
+    print(_next(run_dir, _write_report(run_dir) if config.records.report else ""))
     return 0
+
+
+def _write_report(run_dir: Path) -> str:
+    """Write report.html, and where it is; "" where it could not be written. The run is whole without it."""
+    from rti.report.page import write       # plots and tokenizers: nothing that the run itself needs
+    try:
+        return str(write([run_dir]))
+    except Exception as e:      # whatever a report stumbles over, it must not turn a finished run into a failed one
+        print(f"The report could not be written ({type(e).__name__}: {e}); `python launch/report.py {run_dir}` tries again.",
+              file=sys.stderr)
+        return ""
+
+
+def _next(run_dir: Path, page: str) -> str:
+    """The last line: what happened and what to do next."""
+    look = f"open {page}" if page else f"`python launch/report.py {run_dir}` makes a page of it"
+    return f"The run is complete. Next: {look}; `python -m rti.run.show {run_dir}` lists its rollouts."
 
 
 def _place(config: Config, resume: str) -> tuple[Config, Path | None]:

@@ -200,8 +200,8 @@ class InterventionConfig:
     replace: str = "random"
     """Which failed member the rescued rollout replaces: random or first."""
     prompts: str = "auto"
-    """Prompt pack: auto (the environment's, which tau2 has by domain; compact for the lab format where there is one), full,
-    compact, or the dotted name of a module of your own."""
+    """Prompt pack: auto (the environment's, which tau2 has by domain; compact for the lab format where there is one; generic
+    where it has none), full, compact, generic, or the dotted name of a module of your own."""
     validator: RoleConfig = field(default_factory=RoleConfig)
     corrector: RoleConfig = field(default_factory=RoleConfig)
     verifier_role: RoleConfig = field(default_factory=RoleConfig)
@@ -347,6 +347,8 @@ class RecordsConfig:
     """Groups a step whose trajectories are kept; -1: all."""
     tensorboard: bool = True
     """Write TensorBoard files."""
+    report: bool = True
+    """Write report.html at the end of the run."""
 
 
 @dataclass

@@ -31,7 +31,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "algo.ratio": ("behaviour", "proximal"),
     "intervention.denominator": ("roll", "correction", "one"),
     "intervention.replace": ("random", "first"),
-    "intervention.prompts": ("auto", "full", "compact"),
+    "intervention.prompts": ("auto", "full", "compact", "generic"),
     **{f"{engines}.engine": ("torch", "vllm") for engines in ENGINES},
     **{f"{engines}.device": ("auto", "cpu", "cuda") for engines in ENGINES},
     **{f"{engines}.update": ("in_flight", "drain") for engines in ENGINES},

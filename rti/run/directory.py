@@ -22,7 +22,8 @@ from rti.run.files import JsonLines, RecordError, read_json, read_lines, remove_
 from rti.run.ledger import LedgerEntry, read_ledger, totals
 from rti.run.lock import LOCK, DirectoryLock
 from rti.run.tensorboard import TensorBoard
-from rti.trajectory import Group
+from rti.run.transcript import telling, transcript
+from rti.trajectory import Group, Trajectory
 
 CONFIG, METRICS, LEDGER, SUMMARY = "config.yaml", "metrics.jsonl", "ledger.jsonl", "summary.json"
 TRAJECTORIES, EVALUATIONS, CHECKPOINTS, TENSORBOARD = "trajectories", "evaluations", "checkpoints", "tensorboard"
@@ -154,6 +155,7 @@ class RunDirectory:
         kept = trajectories.select(groups, self.config.records.trajectories)
         if kept:
             trajectories.write(trajectories.path_of(self.path / TRAJECTORIES, step), kept)
+            self._tell_board(step, telling(kept))
 
     def log(self, step: int, values: Mapping[str, Any]) -> dict[str, Any]:
         """Write a step's metrics, the last act of a step; the line as written, time/wall_s included. Keys are of metrics.py."""
@@ -184,12 +186,20 @@ class RunDirectory:
         self._must_be_ready()
         write_json(self.path / SUMMARY, summary)
 
+    def _tell_board(self, step: int, rollout: Trajectory) -> None:
+        """One rollout of the step as text: the one that shows most."""
+        if (board := self._open_board()) is not None:
+            board.text(step, f"rollout/{'rescued' if rollout.intervened else 'plain'}", transcript(rollout))
+
     def _to_board(self, step: int, values: Mapping[str, Any]) -> None:
-        if not self.config.records.tensorboard:
-            return
-        if self._board is None:
+        if (board := self._open_board()) is not None:
+            board.log(step, values)
+
+    def _open_board(self) -> TensorBoard | None:
+        """Opened at its first use; None where the configuration wants none."""
+        if self._board is None and self.config.records.tensorboard:
             self._board = TensorBoard(self.path / TENSORBOARD, self._purge_step)
-        self._board.log(step, values)
+        return self._board
 
     def _must_be_ready(self) -> None:
         if not self._ready:

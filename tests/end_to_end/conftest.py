@@ -19,6 +19,6 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, policy: Path) -> Run:
     """A synchronous run from its first step to its last, evaluations included."""
     directory = tmp_path_factory.mktemp("undisturbed")
-    run = Run(write_config(directory, policy, evaluation__before=True, evaluation__after=True))
+    run = Run(write_config(directory, policy, evaluation__before=True, evaluation__after=True, records__report=True))
     run.finish()
     return run

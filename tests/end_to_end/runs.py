@@ -28,7 +28,7 @@ def write_config(directory: Path, policy: Path, **more: Any) -> Path:
         "rollout": {"group_size": 4, "groups_per_step": 3, "max_tokens": 40, "max_context": 256},
         "intervention": {"attempts": 2, "prompts": "compact"}, "generators": {"concurrency": 16, "threads": 1},
         "learner": {"lr": 1e-3, "threads": 1, "pack_tokens": 512}, "checkpoint": {"every": 2},
-        "evaluation": {"samples": 2, "before": False, "after": False}, "records": {"trajectories": -1},
+        "evaluation": {"samples": 2, "before": False, "after": False}, "records": {"trajectories": -1, "report": False},
     }
     for key, value in more.items():
         *sections, name = key.split("__")

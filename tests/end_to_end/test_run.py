@@ -27,6 +27,9 @@ def test_a_run_leaves_what_the_documents_promise_and_the_audit_finds_it_whole(un
     assert summary["wall_s"] > 0 and 0.1 < summary["peak_gb"] < 6
     assert sum(line["groups/trained"] for line in lines(run)) > 0, "the policy of the test never succeeds: it shows nothing"
     assert "p@1" in undisturbed.text() and "tensorboard --logdir" in undisturbed.text()
+    page = (run / "report.html").read_text()
+    assert "4 of 4 steps" in page and summary["before"]["by"].keys() <= set(page.replace("(", " ").split())
+    assert f"open {run / 'report.html'}" in undisturbed.text().splitlines()[-1]
     assert_clean(run)
 
 

@@ -357,7 +357,7 @@ class TestBuild:
     def test_an_environment_without_a_pack_or_rules_is_refused_with_a_reason(self):
         engine = engine_of()
         with pytest.raises(ValueError, match="no full prompt pack for environment 'chess'"):
-            build_pipeline(InterventionConfig(), "chess", engine, engine.chat, RolloutConfig())
+            build_pipeline(InterventionConfig(prompts="full"), "chess", engine, engine.chat, RolloutConfig())
         with pytest.raises(ValueError, match="'chess' has no rule-based roles"):
             config = InterventionConfig(prompts="rti.mas.prompts.navigation", validator=RoleConfig(player="rules"))
             build_pipeline(config, "chess", engine, engine.chat, RolloutConfig())

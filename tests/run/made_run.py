@@ -16,8 +16,14 @@ from rti.trajectory import Group
 from tests.factories import make_group
 
 EVIDENCE = {"stops": [{"name": "Qingshan", "province": "Hubei", "location": "114.380000,30.640000"}], "order_level": 3}
-EVALUATION = {"p@1": 0.25, "pass@k": [0.25, 0.4, 0.5, 0.6], "pass^k": [0.25, 0.1, 0.05, 0.0], "avg_p@k": 0.4375,
-              "avg_p^k": 0.1, "by": {"plain": {"p@1": 0.5}, "ambiguous": {"p@1": 0.0}}}
+EVALUATION = {
+    "p@1": 0.25, "pass@k": [0.25, 0.4, 0.5, 0.6], "pass^k": [0.25, 0.1, 0.05, 0.0], "avg_p@k": 0.4375, "avg_p^k": 0.1,
+    "n_tasks": 20, "samples": 4, "lost_samples": 0, "incomplete": [],
+    "ci": {"p@1": [0.2, 0.3], "pass@k": [[0.2, 0.3], [0.3, 0.5], [0.4, 0.6], [0.5, 0.7]],
+           "pass^k": [[0.2, 0.3], [0.05, 0.2], [0.0, 0.1], [0.0, 0.0]], "avg_p@k": [0.35, 0.5], "avg_p^k": [0.05, 0.15]},
+    "by": {"plain": {"p@1": 0.5, "n_tasks": 10, "ci": {"p@1": [0.4, 0.6]}},
+           "ambiguous": {"p@1": 0.0, "n_tasks": 10, "ci": {"p@1": [0.0, 0.0]}}},
+}
 
 
 def make_config(**changes: object) -> Config:

@@ -1,8 +1,9 @@
 """Prompt packs: how the three roles are asked, one module per environment. A pack has `validator`, `corrector` and
 `verifier`, each a function of a RoleContext that gives messages.
 
-`<environment>.py` is written for language models, `<environment>_compact.py` for the lab policy. `load_pack` also takes the
-dotted name of a module of a user's own. tau2.py gives each task the pack of its domain: telecom.py, retail.py, airline.py.
+`<environment>.py` is written for language models, `<environment>_compact.py` for the lab policy; `generic.py` serves
+environments without a pack. `load_pack` also takes the dotted name of a module of a user's own. tau2.py gives each task the
+pack of its domain: telecom.py, retail.py, airline.py.
 """
 
 from __future__ import annotations
@@ -26,19 +27,23 @@ class PromptPack(Protocol):
 
 
 def load_pack(name: str, env_name: str, chat_name: str = "") -> PromptPack:
-    """The pack `name` (auto, full, compact, or a dotted module) for an environment. auto: compact for the lab chat format where
-    the environment has one, else full.
+    """The pack `name` (auto, full, compact, generic, or a dotted module) for an environment. auto: compact for the lab chat
+    format where the environment has one, else full where it has one, else generic.
 
     Raises ValueError where there is none.
     """
     if name == "auto":
-        name = "compact" if chat_name == "lab" and importlib.util.find_spec(f"{__name__}.{env_name}_compact") else "full"
+        choices = (["compact"] if chat_name == "lab" else []) + ["full"]
+        name = next((c for c in choices if importlib.util.find_spec(_module(c, env_name))), "generic")
     if "." in name:
         module = name
+    elif name == "generic":
+        module = f"{__name__}.generic"
     elif name in ("full", "compact"):
-        module = f"{__name__}.{env_name}" + ("_compact" if name == "compact" else "")
+        module = _module(name, env_name)
     else:
-        raise ValueError(f"intervention.prompts is {name!r}: it must be auto, full, compact, or a module's dotted name")
+        raise ValueError(f"intervention.prompts is {name!r}: it must be auto, full, compact, generic, or a module's dotted "
+                         "name")
     try:
         pack = importlib.import_module(module)
     except ModuleNotFoundError as e:
@@ -49,3 +54,8 @@ def load_pack(name: str, env_name: str, chat_name: str = "") -> PromptPack:
     if missing := [role for role in ROLES if not callable(getattr(pack, role, None))]:
         raise ValueError(f"prompt pack {module} lacks {', '.join(missing)}")
     return pack
+
+
+def _module(name: str, env_name: str) -> str:
+    """Where an environment's full or compact pack would be."""
+    return f"{__name__}.{env_name}" + ("_compact" if name == "compact" else "")
