@@ -1,6 +1,6 @@
 """Agents without a model that show what a task is worth: the reference solution, and those that must not pass.
 
-Each is a generator of turns: it yields a message and is sent the tools' replies. For the checks of task sets, tests, benchmarks.
+Each is a generator of turns: it yields a message and is sent the tools' replies. For the checks of task sets, and for tests.
 """
 
 from __future__ import annotations
@@ -60,8 +60,7 @@ def answer_everything(task: Task) -> Agent:
 
 
 def do_everything(task: Task) -> Agent:
-    """Makes every call that changes something with every row it could mean, then the reference's own calls, and answers rightly:
-    all that is asked for is done, and much else."""
+    """Makes every call that changes something with every row it could mean, then the reference's calls, and answers rightly: all that is asked for is done, and much else."""
     known = evidence.read(task.evidence)
     calls = list(every_change(task))
     for i in range(0, len(calls), 32):
@@ -85,13 +84,14 @@ def at_random(task: Task, seed: int, turns: int = 12) -> Agent:
 
 # --- values -------------------------------------------------------------------------------------------------------------
 def every_change(task: Task) -> Generator[tuple[str, dict[str, Any]], None, None]:
-    """Calls of all changing tools of the task's services: each row's values where a parameter asks for its id, else any value."""
+    """Calls of all changing tools of the task's services, for each row: its id where one is asked for, its values, else any."""
     fixtures = task.data["fixtures"]
     for service in task.data["services"]:
         for tool in (t for t in SERVICES[service].tools if t.writes):
             properties = tool.schema.parameters["properties"]
             for row in (r for rows in fixtures.get(service, {}).values() for r in rows):
-                yield tool.schema.name, {p: row["id"] if p.endswith("_id") else _fitting(p, s, row) for p, s in properties.items()}
+                yield tool.schema.name, {p: row["id"] if p.endswith("_id") else _fitting(p, s, row)
+                                         for p, s in properties.items()}
 
 
 def _fitting(name: str, schema: dict[str, Any], row: dict[str, Any]) -> Any:

@@ -64,8 +64,8 @@ class ClawEvalTaskSet:
             return found["train"], found["test"]
         directory = Path(config.tasks)
         if not directory.is_dir():
-            raise TaskFileError(f"env.claw_eval.tasks is '{config.tasks}', neither families nor a directory; mend: make one with "
-                                f"launch/data.py claw-eval synthesize --out {config.tasks}")
+            raise TaskFileError(f"env.claw_eval.tasks is '{config.tasks}', neither families nor a directory; mend: make one "
+                                f"with launch/data.py claw-eval synthesize --out {config.tasks}")
         return read_tasks(directory / "train.jsonl"), read_tasks(directory / "test.jsonl")
 
     def make(self) -> ClawEvalEnvironment:

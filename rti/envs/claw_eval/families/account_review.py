@@ -8,15 +8,15 @@ from rti.envs.claw_eval.families.spec import Draw, Spec, address, call
 CATEGORY = "cross-source synthesis"
 
 PHRASES = (
-    "Prepare the review of {customer} in {city}: the sum of its open invoices, and the value of its deals in the stage 'proposal'. "
-    "Add a note with both figures to its account, and end your last reply with 'Answer: open sum; proposal value; number of open "
-    "tickets; address of the account's owner' (the values in their places).",
-    "I meet {customer} ({city}) today. What do they owe us on open invoices, what are the deals at the proposal stage worth in all, "
-    "how many tickets of theirs are open, and who owns the account? Leave the first two figures as a note on the account. Last "
-    "line: 'Answer: owed; worth; tickets; owner's address'.",
-    "For the account {customer}, {city}, bring together finance (sum of open invoices), CRM (sum of the deals in stage proposal; "
-    "the owner) and helpdesk (open tickets). A note on the account holds the two sums. Give everything on a last line 'Answer: "
-    "invoices; deals; tickets; owner', each as a plain value, the owner as an address.",
+    "Prepare the review of {customer} in {city}: the sum of its open invoices, and the value of its deals in the stage "
+    "'proposal'. Add a note with both figures to its account, and end your last reply with 'Answer: open sum; proposal "
+    "value; number of open tickets; address of the account's owner' (the values in their places).",
+    "I meet {customer} ({city}) today. What do they owe us on open invoices, what are the deals at the proposal stage worth"
+    " in all, how many tickets of theirs are open, and who owns the account? Leave the first two figures as a note on the "
+    "account. Last line: 'Answer: owed; worth; tickets; owner's address'.",
+    "For the account {customer}, {city}, bring together finance (sum of open invoices), CRM (sum of the deals in stage "
+    "proposal; the owner) and helpdesk (open tickets). A note on the account holds the two sums. Give everything on a last "
+    "line 'Answer: invoices; deals; tickets; owner', each as a plain value, the owner as an address.",
 )
 
 

@@ -10,15 +10,15 @@ from rti.envs.claw_eval.families.spec import Draw, Spec, address, call
 CATEGORY = "document understanding"
 
 PHRASES = (
-    "By when must we give notice to {company}? Work out the day from the contract and its amendments (end of the term, less the "
-    "notice period), put 'Notice {company}' into the calendar of {who} on that day from 09:00 to 09:15, and end your last reply "
-    "with 'Answer: YYYY-MM-DD'.",
-    "Read our contract with {company}, and what has amended it. Which day is the last for a notice, that is the notice period's "
-    "days before the term ends? Make an event 'Notice {company}' that day, 09:00 to 09:15, for {who}. Last line: 'Answer: "
-    "YYYY-MM-DD'.",
-    "{who} must not miss the day on which notice to {company} is due: the term's end minus the days of notice that hold now, "
-    "amendments included. Enter 'Notice {company}' there (09:00 to 09:15, attendee {who}) and give the day as 'Answer: YYYY-MM-DD' "
-    "on the last line.",
+    "By when must we give notice to {company}? Work out the day from the contract and its amendments (end of the term, less"
+    " the notice period), put 'Notice {company}' into the calendar of {who} on that day from 09:00 to 09:15, and end your "
+    "last reply with 'Answer: YYYY-MM-DD'.",
+    "Read our contract with {company}, and what has amended it. Which day is the last for a notice, that is the notice "
+    "period's days before the term ends? Make an event 'Notice {company}' that day, 09:00 to 09:15, for {who}. Last line: "
+    "'Answer: YYYY-MM-DD'.",
+    "{who} must not miss the day on which notice to {company} is due: the term's end minus the days of notice that hold "
+    "now, amendments included. Enter 'Notice {company}' there (09:00 to 09:15, attendee {who}) and give the day as 'Answer:"
+    " YYYY-MM-DD' on the last line.",
 )
 
 

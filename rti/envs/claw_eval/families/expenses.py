@@ -10,15 +10,15 @@ from rti.envs.claw_eval.families.spec import Draw, Spec, call
 CATEGORY = "numerical reasoning"
 
 PHRASES = (
-    "What did {department} spend in {month}, in EUR, and what is left of its budget (negative if overspent)? Reversed transactions "
-    "cancel out; USD amounts are converted with the rate in the note on rates. Change nothing. Last line of your reply: 'Answer: "
-    "spent; left', with two decimals.",
-    "Work out for {department} in {month}: total spending in EUR (the note on rates has the USD rate; negative amounts reverse "
-    "earlier ones) and the budget less that total. This is a question only: no payments, no notes. End with 'Answer: total; rest', "
-    "two decimals each.",
-    "I need two figures about {department} for {month}: what was spent (EUR; USD by the rate noted; reversals count as negative), "
-    "and what the budget has left after it. Do not book anything. Give them as 'Answer: spent; left' on the last line, rounded to "
-    "two decimals.",
+    "What did {department} spend in {month}, in EUR, and what is left of its budget (negative if overspent)? Reversed "
+    "transactions cancel out; USD amounts are converted with the rate in the note on rates. Change nothing. Last line of "
+    "your reply: 'Answer: spent; left', with two decimals.",
+    "Work out for {department} in {month}: total spending in EUR (the note on rates has the USD rate; negative amounts "
+    "reverse earlier ones) and the budget less that total. This is a question only: no payments, no notes. End with "
+    "'Answer: total; rest', two decimals each.",
+    "I need two figures about {department} for {month}: what was spent (EUR; USD by the rate noted; reversals count as "
+    "negative), and what the budget has left after it. Do not book anything. Give them as 'Answer: spent; left' on the last"
+    " line, rounded to two decimals.",
 )
 
 

@@ -9,12 +9,13 @@ from rti.envs.claw_eval.faults import Fault
 CATEGORY = "failure recovery"
 
 PHRASES = (
-    "Ticket {ticket} reports a failed job. Find out which one it is, run it again in the way that the runbook in the knowledge base "
-    "gives for what stands in its log, and close the ticket once the job has succeeded. Touch no other job.",
-    "Please deal with ticket {ticket}: a job failed last night. Its log names an error; the knowledge base has the runbook for it. "
-    "Run the job again accordingly and then close the ticket. Leave all other jobs alone.",
-    "A customer complains in ticket {ticket} that a nightly job did not come through. Repair it by the runbook (see the job's log "
-    "for the error code), and answer and close the ticket when the job is through. Other jobs must not be run or paused.",
+    "Ticket {ticket} reports a failed job. Find out which one it is, run it again in the way that the runbook in the "
+    "knowledge base gives for what stands in its log, and close the ticket once the job has succeeded. Touch no other job.",
+    "Please deal with ticket {ticket}: a job failed last night. Its log names an error; the knowledge base has the runbook "
+    "for it. Run the job again accordingly and then close the ticket. Leave all other jobs alone.",
+    "A customer complains in ticket {ticket} that a nightly job did not come through. Repair it by the runbook (see the "
+    "job's log for the error code), and answer and close the ticket when the job is through. Other jobs must not be run or "
+    "paused.",
 )
 JOBS = "billing-export stock-sync mail-digest report-build backup-copy price-import survey-load tax-feed".split()
 

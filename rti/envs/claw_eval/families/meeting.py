@@ -8,21 +8,22 @@ from rti.envs.claw_eval.families.spec import Draw, Spec, address, call
 CATEGORY = "scheduling"
 
 PHRASES = (
-    "Book '{title}' on {day} for {a}, {b} and {c}: one hour, beginning on the hour, as early as possible from 09:00 on, at a time "
-    "when all three are free. Move or cancel nothing.",
-    "{a}, {b} and {c} have to meet on {day}. Find the earliest full hour (not before 09:00) that is free in all three calendars and "
-    "enter it as '{title}'. Existing events stay where they are.",
-    "Please set up '{title}' with {a}, {b} and {c} on {day}, sixty minutes, starting at the first full hour after 09:00 (09:00 "
-    "included) that none of them has anything in. Nothing else in the calendars may change.",
+    "Book '{title}' on {day} for {a}, {b} and {c}: one hour, beginning on the hour, as early as possible from 09:00 on, at "
+    "a time when all three are free. Move or cancel nothing.",
+    "{a}, {b} and {c} have to meet on {day}. Find the earliest full hour (not before 09:00) that is free in all three "
+    "calendars and enter it as '{title}'. Existing events stay where they are.",
+    "Please set up '{title}' with {a}, {b} and {c} on {day}, sixty minutes, starting at the first full hour after 09:00 "
+    "(09:00 included) that none of them has anything in. Nothing else in the calendars may change.",
 )
 HOURS = list(range(9, 17))
+SUBJECT = ("Budget", "Launch", "Design", "Supplier", "Safety")
 
 
 def make(d: Draw) -> Spec:
     people = [d.person() for _ in range(3)]
     stranger = d.person(first=people[0].split()[0])
     day, other = d.day(3, 12), d.day(14, 20)
-    title = f"{d.choice(('Budget', 'Launch', 'Design', 'Supplier', 'Safety'))} {d.choice(('review', 'round', 'planning', 'talk'))}"
+    title = f"{d.choice(SUBJECT)} {d.choice(('review', 'round', 'planning', 'talk'))}"
     free = d.choice(HOURS[2:])
     ids = [d.id("C") for _ in range(4)]
     entries = [{"id": i, "name": n, "email": address(n), "role": "member", "department": d.choice(("Sales", "Research"))}
@@ -32,7 +33,8 @@ def make(d: Draw) -> Spec:
         half = d.choice((0, 30)) if minutes == 30 else 0
         return {"id": d.id("EV"), "title": d.choice(("Interview", "Call", "Visit", "Workshop")),
                 "start": f"{day} {start:02d}:{half:02d}",
-                "end": f"{day} {start + (half + minutes) // 60:02d}:{(half + minutes) % 60:02d}", "attendees": list(map(address, who))}
+                "end": f"{day} {start + (half + minutes) // 60:02d}:{(half + minutes) % 60:02d}",
+                "attendees": [address(w) for w in who]}
 
     # before the free hour each hour is taken by somebody, each of the three at least once; after it, at random
     early = [h for h in HOURS if h < free]

@@ -8,15 +8,17 @@ from rti.envs.claw_eval.families.spec import Draw, Spec, address, call
 CATEGORY = "tool orchestration"
 
 PHRASES = (
-    "{name} joins us soon. Find the start date in the mail from personnel, give IT support the to-do item 'Prepare laptop for "
-    "{name}' due on the start date, put 'Welcome {name}' into the calendar that day from 10:00 to 10:30 for {name} and the "
-    "manager, and mail the manager the start date (subject 'First day of {name}').",
-    "Please prepare the first day of {name}. Personnel has mailed the details; a later mail may correct an earlier one. Needed: a "
-    "to-do item 'Prepare laptop for {name}' for IT support, due on the first day; the event 'Welcome {name}' that day, 10:00 to "
-    "10:30, with {name} and the manager; and a mail 'First day of {name}' to the manager that gives the date.",
-    "We have a new hire, {name}. Set things up: (1) to-do for IT support, titled 'Prepare laptop for {name}', due on the start "
-    "date; (2) calendar event 'Welcome {name}' on that date at 10:00 for half an hour, attendees {name} and the manager; (3) a "
-    "mail 'First day of {name}' to the manager with the date. The dates are in personnel's mails, and the newest counts.",
+    "{name} joins us soon. Find the start date in the mail from personnel, give IT support the to-do item 'Prepare laptop "
+    "for {name}' due on the start date, put 'Welcome {name}' into the calendar that day from 10:00 to 10:30 for {name} and "
+    "the manager, and mail the manager the start date (subject 'First day of {name}').",
+    "Please prepare the first day of {name}. Personnel has mailed the details; a later mail may correct an earlier one. "
+    "Needed: a to-do item 'Prepare laptop for {name}' for IT support, due on the first day; the event 'Welcome {name}' that"
+    " day, 10:00 to 10:30, with {name} and the manager; and a mail 'First day of {name}' to the manager that gives the "
+    "date.",
+    "We have a new hire, {name}. Set things up: (1) to-do for IT support, titled 'Prepare laptop for {name}', due on the "
+    "start date; (2) calendar event 'Welcome {name}' on that date at 10:00 for half an hour, attendees {name} and the "
+    "manager; (3) a mail 'First day of {name}' to the manager with the date. The dates are in personnel's mails, and the "
+    "newest counts.",
 )
 
 

@@ -9,12 +9,12 @@ from rti.envs.claw_eval.faults import Fault
 CATEGORY = "failure recovery"
 
 PHRASES = (
-    "Pay the open invoice of {vendor} that falls due on {due}: its present amount, just once. End your last reply with a line "
-    "'Answer: ' and the id of the payment.",
-    "{vendor} waits for its money: the invoice due on {due} is still open. Settle it in full, and make sure that it is paid one "
-    "time only. Your last reply ends with 'Answer: ' and the payment's id, on a line of its own.",
-    "Please settle the invoice of {vendor} with the due date {due} (others of theirs are not to be paid now). Take the amount that "
-    "finance shows. Report the id of the payment on a last line that begins with 'Answer: '.",
+    "Pay the open invoice of {vendor} that falls due on {due}: its present amount, just once. End your last reply with a "
+    "line 'Answer: ' and the id of the payment.",
+    "{vendor} waits for its money: the invoice due on {due} is still open. Settle it in full, and make sure that it is paid"
+    " one time only. Your last reply ends with 'Answer: ' and the payment's id, on a line of its own.",
+    "Please settle the invoice of {vendor} with the due date {due} (others of theirs are not to be paid now). Take the "
+    "amount that finance shows. Report the id of the payment on a last line that begins with 'Answer: '.",
 )
 FAULTS = ("lost_reply", "error", "rate_limit", "stale")
 

@@ -9,14 +9,15 @@ from rti.envs.claw_eval.faults import Fault
 CATEGORY = "tool orchestration"
 
 PHRASES = (
-    "Bring {item} back to its target stock. The target and the suppliers that we may buy from are in the stocking rule in the "
-    "knowledge base. Then give {who} the to-do item 'Receive {item}', due on {due}.",
-    "We are short of {item}. Order what is missing to the target that the knowledge base's stocking rule gives, from the supplier "
-    "named there, and create the to-do item 'Receive {item}' for {who}, due {due}.",
-    "Please restock {item}: the stocking rule (knowledge base) says up to how many pieces and from whom. {who} is to get a to-do "
-    "item 'Receive {item}' with the due date {due}.",
+    "Bring {item} back to its target stock. The target and the suppliers that we may buy from are in the stocking rule in "
+    "the knowledge base. Then give {who} the to-do item 'Receive {item}', due on {due}.",
+    "We are short of {item}. Order what is missing to the target that the knowledge base's stocking rule gives, from the "
+    "supplier named there, and create the to-do item 'Receive {item}' for {who}, due {due}.",
+    "Please restock {item}: the stocking rule (knowledge base) says up to how many pieces and from whom. {who} is to get a "
+    "to-do item 'Receive {item}' with the due date {due}.",
 )
-ITEM = "label printer,desk lamp,cable drum,filter mat,hand scanner,packing tape,safety vest,paper roll,pump seal,ink tank".split(",")
+ITEM = ("label printer", "desk lamp", "cable drum", "filter mat", "hand scanner", "packing tape", "safety vest", "paper roll",
+        "pump seal", "ink tank")
 
 
 def make(d: Draw) -> Spec:
@@ -40,8 +41,8 @@ def make(d: Draw) -> Spec:
         fixtures={"inventory": {"items": d.shuffled(items), "orders": []},
                   "kb": {"articles": d.shuffled([
                       {"id": rule, "title": f"Stocking rule: {item}", "updated": d.day(-60, -1),
-                       "body": f"Target stock {target} pieces. Buy from {good}. {barred} is barred until its audit is passed, also "
-                               f"where the item still names it as its supplier."},
+                       "body": f"Target stock {target} pieces. Buy from {good}. {barred} is barred until its audit is passed, "
+                               f"also where the item still names it as its supplier."},
                       {"id": stray, "title": f"Stocking rule: {decoy}", "updated": d.day(-60, -1),
                        "body": f"Target stock {d.integer(1000, 1900)} pieces. Buy from {barred}."}])}},
         older={"inventory": {"items": [{**i, "stock": old} if i["id"] == first else i for i in items]}},

@@ -8,13 +8,13 @@ from rti.envs.claw_eval.families.spec import Draw, Spec, address, call
 CATEGORY = "entity disambiguation"
 
 PHRASES = (
-    "Share the approved version of the '{project}' plan with {name}, who is in that project (the project's note says in which "
-    "department), and send the same person a mail 'Plan of {project}' that names the project.",
-    "{name} from the project {project} needs our plan. There are several people of that name: the note on the project tells the "
-    "department. Share the plan's approved version with the right one, and mail that person a line with the project's name "
-    "(subject 'Plan of {project}').",
-    "Please give {name} access to the plan of {project}, the approved version only, and write a mail 'Plan of {project}' to say "
-    "so (name the project in it). Mind that the name is not unique; the project's note helps.",
+    "Share the approved version of the '{project}' plan with {name}, who is in that project (the project's note says in "
+    "which department), and send the same person a mail 'Plan of {project}' that names the project.",
+    "{name} from the project {project} needs our plan. There are several people of that name: the note on the project tells"
+    " the department. Share the plan's approved version with the right one, and mail that person a line with the project's "
+    "name (subject 'Plan of {project}').",
+    "Please give {name} access to the plan of {project}, the approved version only, and write a mail 'Plan of {project}' to"
+    " say so (name the project in it). Mind that the name is not unique; the project's note helps.",
 )
 PROJECT = "Harbour Meadow Compass Lantern Orchard Summit Willow Anchor Beacon Cascade Ember Falcon".split()
 
@@ -45,7 +45,8 @@ def make(d: Draw) -> Spec:
                  "body": f"Members of {sibling}: {name} of {homes[wrong[0]]}, and {d.person()} of Finance."}])},
             "documents": {"documents": d.shuffled([
                 {"id": final, "title": f"{project} plan (approved)", "date": d.day(-9, -1), "sections": {"Plan": "Approved."}},
-                {"id": draft, "title": f"{project} plan (with salaries)", "date": d.day(-9, -1), "sections": {"Plan": "Internal."}},
+                {"id": draft, "title": f"{project} plan (with salaries)", "date": d.day(-9, -1),
+                 "sections": {"Plan": "Internal."}},
                 {"id": foreign, "title": f"{sibling} plan (approved)", "date": d.day(-9, -1),
                  "sections": {"Plan": "Approved."}}])}},
         components=[

@@ -19,12 +19,12 @@ from rti.envs.claw_eval.faults import Fault
 from rti.envs.claw_eval.services import TOOLS
 from rti.envs.claw_eval.services.base import Row
 
-FIRST = ("Amara Bruno Chiara Dmitri Elif Farid Greta Hiro Ines Jonas Katya Liam Maren Nadia Oskar Priya Quentin Rosa Samir Tove "
-         "Umar Vera Wim Xenia Yusuf Zofia").split()
+FIRST = ("Amara Bruno Chiara Dmitri Elif Farid Greta Hiro Ines Jonas Katya Liam Maren Nadia Oskar Priya Quentin Rosa Samir "
+         "Tove Umar Vera Wim Xenia Yusuf Zofia").split()
 LAST = ("Abel Brandt Castillo Duarte Eklund Ferrari Grant Haas Ivanov Jensen Kaya Lindqvist Moreau Novak Okafor Petit Quispe "
         "Rossi Sato Tanaka Ueda Varga Weber Yilmaz Zhang Acosta").split()
-COMPANY = ("Aldergate Brightwater Copperfield Dunmore Eastvale Fernhill Glenmark Harrowgate Ironbridge Juniper Kestrel Larkspur "
-           "Millbrook Northway Oakhurst Pinecrest Quarrymen Riverton Silverton Thornbury").split()
+COMPANY = ("Aldergate Brightwater Copperfield Dunmore Eastvale Fernhill Glenmark Harrowgate Ironbridge Juniper Kestrel "
+           "Larkspur Millbrook Northway Oakhurst Pinecrest Quarrymen Riverton Silverton Thornbury").split()
 KIND = "Logistics Foods Textiles Energy Optics Media Robotics Paper Glass Marine".split()
 DEPARTMENT = "Facilities Marketing Research Sales Logistics Legal Procurement Training".split()
 

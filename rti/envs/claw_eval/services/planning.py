@@ -76,8 +76,8 @@ class Tasks(Service):
 
 
 class Scheduler(Service):
-    """Jobs that run by themselves. jobs: {id, name, status, runs_at, log (lines), needs}; `needs` is the parameter without which
-    a run fails, and no tool shows it."""
+    """Jobs that run by themselves. jobs: {id, name, status, runs_at, log (lines), needs}; `needs` is the parameter without
+    which a run fails, and no tool shows it."""
 
     name = "scheduler"
 
