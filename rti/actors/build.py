@@ -16,6 +16,7 @@ from rti.actors.messages import TaskIndex
 from rti.actors.pool import Pool
 from rti.actors.replay_buffer import BufferActor, ReplayBuffer
 from rti.config.schema import Config
+from rti.config.teacher import served, wanted
 from rti.control.placement import plan
 
 JOURNAL = "buffer.journal"
@@ -28,6 +29,7 @@ class Parts:
     generators: list[GeneratorActor]
     workers: list[EpisodeClient]
     interveners: list[EpisodeClient] = field(default_factory=list)
+    teachers: list[GeneratorActor] = field(default_factory=list)
     buffer: BufferActor | None = None
     learner: LearnerGroup | None = None
     tasks: TaskIndex | None = None
@@ -45,6 +47,7 @@ def cpus_of(config: Config, training: bool) -> float:
     total = config.generators.replicas * config.generators.cpus + config.env_workers.count * config.env_workers.cpus
     if training:
         total += config.interveners.max * config.interveners.cpus + config.learner.world_size * config.learner.cpus
+        total += config.teacher.generators.replicas * config.teacher.generators.cpus if wanted(config) else 0
     return total
 
 
@@ -58,12 +61,17 @@ async def build(cluster: Cluster, config: Config, run_dir: Path | None) -> Parts
     need = Need(config.generators.cpus, placed.generator)
     generators = [GeneratorActor(f"generator-{i}", cluster.actor(Generator, f"generator-{i}", need, config), config.ray)
                   for i in range(config.generators.replicas)]
-    parts = Parts(generators, _episode_actors(cluster, config, generators, EnvWorker, "env-worker", config.env_workers.count,
-                                              config.env_workers.cpus, config.env_workers.episodes))
-    clients: dict[str, ActorClient] = {c.name: c for c in (*generators, *parts.workers)}
+    count = config.teacher.generators.replicas if training and wanted(config) else 0
+    need = Need(config.teacher.generators.cpus, placed.teacher)
+    teachers = [GeneratorActor(f"teacher-{i}", cluster.actor(Generator, f"teacher-{i}", need, served(config)), config.ray)
+                for i in range(count)]
+    parts = Parts(generators, _episode_actors(cluster, config, generators, teachers, EnvWorker, "env-worker",
+                                              config.env_workers.count, config.env_workers.cpus, config.env_workers.episodes))
+    parts.teachers = teachers
+    clients: dict[str, ActorClient] = {c.name: c for c in (*generators, *teachers, *parts.workers)}
     if training:
-        parts.interveners = _episode_actors(cluster, config, generators, Intervener, "intervener", config.interveners.min,
-                                            config.interveners.cpus, config.interveners.episodes)
+        parts.interveners = _episode_actors(cluster, config, generators, teachers, Intervener, "intervener",
+                                            config.interveners.min, config.interveners.cpus, config.interveners.episodes)
         journal = cluster.actor(ReplayBuffer, "replay-buffer", Need(0), str(run_dir / JOURNAL), config.buffer.memory_mb)
         parts.buffer = BufferActor("replay-buffer", journal, config.ray)
         parts.learner = LearnerGroup(cluster, config, Need(config.learner.cpus, placed.learner), run_dir)
@@ -74,8 +82,8 @@ async def build(cluster: Cluster, config: Config, run_dir: Path | None) -> Parts
     return parts
 
 
-def _episode_actors(cluster: Cluster, config: Config, generators: list[GeneratorActor], cls: type, name: str, count: int,
-                    cpus: float, episodes: int) -> list[EpisodeClient]:
-    names = [cluster.full_name(g.name) for g in generators]
-    return [EpisodeClient(f"{name}-{i}", cluster.actor(cls, f"{name}-{i}", Need(cpus), config, names), config, episodes)
+def _episode_actors(cluster: Cluster, config: Config, generators: list[GeneratorActor], teachers: list[GeneratorActor],
+                    cls: type, name: str, count: int, cpus: float, episodes: int) -> list[EpisodeClient]:
+    names = [[cluster.full_name(g.name) for g in engines] for engines in (generators, teachers)]
+    return [EpisodeClient(f"{name}-{i}", cluster.actor(cls, f"{name}-{i}", Need(cpus), config, *names), config, episodes)
             for i in range(count)]

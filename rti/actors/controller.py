@@ -21,6 +21,7 @@ from rti.actors.measure import Meter
 from rti.actors.messages import StepReport, TaskIndex
 from rti.actors.pool import Pool
 from rti.config.schema import Config
+from rti.config.teacher import judges
 from rti.control.faults import ActorGone, LearnerLost
 from rti.control.order import TaskOrder, Ticket
 from rti.control.plan import Entry, Phase, Plan, Voided
@@ -80,13 +81,14 @@ class Actors:
     generators: Fleet
     buffer: BufferClient
     learner: LearnerClient
+    teachers: Fleet | None = None
     learner_restarts: int = 0       # the controller's count
 
     @property
     def restarts(self) -> int:
         """Of all actors since this process began; the learner's ranks come back together and count once."""
         return (self.workers.restarts + self.interveners.restarts + self.generators.restarts + self.buffer.restarts
-                + self.learner_restarts)
+                + (self.teachers.restarts if self.teachers else 0) + self.learner_restarts)
 
 
 class Stopped(Exception):
@@ -122,6 +124,8 @@ class Controller:
         """Train to the last step, from a checkpoint or from the start. False where it was stopped before."""
         self._failure = asyncio.get_running_loop().create_future()
         watching = [self._background(self._actors.generators.tend()), self._background(self._meter.watch())]
+        if self._actors.teachers is not None:
+            watching.append(self._background(self._actors.teachers.tend()))
         try:
             return await self._run_to_the_end(checkpoint)
         finally:
@@ -167,6 +171,8 @@ class Controller:
         useless = self.plan.adopt(await self._actors.buffer.resume(self.plan.step, version))
         await self._actors.buffer.void(useless)
         self._progress.stage("loading the generators")
+        if self._actors.teachers is not None:
+            await self._actors.teachers.publish(None, 0)
         await self._publish()
         self._meter.begin(await self._actors.generators.work())
         self._begun = True
@@ -257,7 +263,7 @@ class Controller:
         groups = [decode(d, Group) for d in data]
         metrics: dict[str, float] = {}
         version = began_with
-        taught = {g.id for g in groups if teaches(g, self._config.rollout.train_truncated)}
+        taught = {g.id for g in groups if teaches(g, self._config.rollout.train_truncated, judges(self._config))}
         if taught:
             self._progress.stage("learning")
             with self._meter.time("learner_s"):

@@ -18,13 +18,15 @@ from rti.actors.services import connect
 from rti.chat import load_chat_format
 from rti.chat.base import ChatFormat
 from rti.config.schema import Config
+from rti.config.teacher import judges
 from rti.control.concurrency import all_of
-from rti.engines.base import SamplingParams
+from rti.engines.base import EngineError, SamplingParams
 from rti.engines.usage import BOOK, Usage
 from rti.envs import load_task_set
 from rti.envs.base import FatalEnvironmentError, Task, TaskSet
-from rti.rollout import PlainPolicy, StepPolicy, run_episode
-from rti.trajectory import Trajectory, encode
+from rti.rollout import PlainPolicy, StepPolicy, lose, run_episode
+from rti.teacher import judge
+from rti.trajectory import Ending, Trajectory, encode
 
 
 class EpisodeActor:
@@ -32,9 +34,10 @@ class EpisodeActor:
 
     episodes: int       # at once
 
-    def __init__(self, config: Config, generators: Sequence[str]):
-        self._config, self._generators = config, generators     # by name: a restarted actor finds them again
-        self._engine = RemoteEngine(config.ray.start_timeout_s)
+    def __init__(self, config: Config, generators: Sequence[str], teachers: Sequence[str] = ()):
+        self._config = config
+        self._generators, self._teachers = generators, teachers     # by name: a restarted actor finds them again
+        self._engine, self._teacher = RemoteEngine(config.ray.start_timeout_s), RemoteEngine(config.ray.start_timeout_s)
         self._setup = asyncio.Lock()
         self._tasks: TaskSet | None = None
         self._chat: ChatFormat | None = None
@@ -46,6 +49,8 @@ class EpisodeActor:
             if self._tasks is None:
                 tasks, self._chat = await asyncio.to_thread(self._load)
                 await self._engine.connect([named_actor(name, self._config.ray) for name in self._generators])
+                if self._teachers:
+                    await self._teacher.connect([named_actor(name, self._config.ray) for name in self._teachers])
                 self._room = asyncio.Semaphore(self.episodes)
                 self._tasks = tasks
         return TaskIndex(train=[TaskName(t.id, t.cls) for t in self._tasks.train],
@@ -90,14 +95,23 @@ class EpisodeActor:
 class EnvWorker(EpisodeActor):
     """Plain rollouts, for training and for evaluation."""
 
-    def __init__(self, config: Config, generators: Sequence[str]):
-        super().__init__(config, generators)
+    def __init__(self, config: Config, generators: Sequence[str], teachers: Sequence[str] = ()):
+        super().__init__(config, generators, teachers)
         self.episodes = config.env_workers.episodes
 
     def policy(self, order: Order) -> StepPolicy:
         rollout = self._config.rollout
         return PlainPolicy(self._engine, self._chat, SamplingParams(
             max_tokens=rollout.max_tokens, temperature=order.temperature, top_p=rollout.top_p))
+
+    async def _episode(self, order: Order, task: Task, policy: StepPolicy, id: str, seed: int) -> Trajectory:
+        trajectory = await super()._episode(order, task, policy, id, seed)
+        if order.split == "train" and judges(self._config):
+            try:
+                await judge(trajectory, self._teacher)
+            except EngineError as fault:
+                lose(trajectory, Ending.INFRASTRUCTURE, fault)
+        return trajectory
 
 
 class EpisodeClient(ActorClient):

@@ -19,7 +19,8 @@ from typing import Any, Callable
 from rti.actors.build import Parts, build, cpus_of
 from rti.actors.cluster import Cluster
 from rti.actors.controller import Actors, Controller
-from rti.actors.launching import ToProgress, check_model
+from rti.actors.fleet import Fleet
+from rti.actors.launching import ToProgress, check_model, check_teacher
 from rti.actors.services import check_services
 from rti.actors.measure import Meter, tree_gb
 from rti.actors.pool import Pool
@@ -37,6 +38,7 @@ ECHO_S = 1.0
 def train(config: Config, resume: str = "auto") -> int:
     """Run to the end, or to a signal; the process's exit code. Raises what a user can mend, with a message that says how."""
     check_model(config.model)
+    check_teacher(config)
     check_services(config)
     config, wanted = _place(config, resume)
     run_dir = Path(config.run_dir)
@@ -128,7 +130,7 @@ async def _train(config: Config, run: RunDirectory, checkpoint: Path | None, pro
 def _actors(parts: Parts) -> Actors:
     assert parts.buffer is not None and parts.learner is not None
     return Actors(workers=parts.pool(), interveners=Pool(parts.interveners), generators=parts.fleet(), buffer=parts.buffer,
-                  learner=parts.learner)
+                  learner=parts.learner, teachers=Fleet(parts.teachers) if parts.teachers else None)
 
 
 class Stopper:

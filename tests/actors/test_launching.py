@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, models
 
 from rti.actors import launching
 from rti.actors.evaluation import policy_in
 from rti.actors.training import Stopper, _place
+from rti.chat.tokens import OtherTokens
 from rti.config.keys import ConfigError
 from rti.config.load import load
 from rti.config.schema import Config, ModelConfig, RayConfig
@@ -41,6 +43,22 @@ def test_a_cluster_that_is_joined_keeps_the_users_authentication(clean_environme
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     launching.prepare(RayConfig())
     assert "RAY_AUTH_MODE" not in os.environ and launching.cluster_address(RayConfig()) == "10.0.0.1:6379"
+
+
+def test_a_teacher_is_looked_for_only_where_it_is_asked(tmp_path):
+    launching.check_teacher(load("lab.yaml", ["teacher.path=/nowhere"]))
+    launching.check_teacher(load("lab.yaml", ["algo=opd", "teacher.path=lab"]))
+    with pytest.raises(ConfigError, match="teacher.path is '/nowhere'"):
+        launching.check_teacher(load("lab.yaml", ["algo=luffy", "teacher.path=/nowhere"]))
+
+
+def test_a_teacher_of_another_tokenizer_is_refused_before_anything_starts(tmp_path):
+    other = Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
+    other.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text("{}")
+    words = [f"teacher.path={tmp_path}", "intervention.validator.player=teacher"]
+    with pytest.raises(OtherTokens, match="whose tokenizer is not that of the policy 'lab'"):
+        launching.check_teacher(load("lab.yaml", words))
 
 
 def test_mendable_errors_are_their_message_and_others_their_trace(clean_environment, capsys):

@@ -8,6 +8,7 @@ from rti.algos import load_algorithm
 from rti.config.schema import AlgoConfig, InterventionConfig
 from rti.control.retry import RetriesExhausted, RetryBook, Use, teaches, use_of
 from rti.trajectory import Ending, Group, Trajectory
+from tests.factories import make_group
 
 
 def test_every_ending_is_in_the_table_and_agrees_with_what_the_trajectory_says_of_it():
@@ -37,6 +38,18 @@ def test_a_group_teaches_exactly_where_the_algorithm_finds_an_advantage(train_tr
                    for i, (ending, reward) in enumerate(chosen)]
         group = Group(id="0-0", task_id="t", members=members)
         assert teaches(group, train_truncated) == bool(algorithm.advantages(group).any()), chosen
+
+
+@pytest.mark.parametrize("ending, tokens, taught", [
+    (Ending.COMPLETED, 4, True), (Ending.COMPLETED, 0, False), (Ending.TRUNCATED, 4, False), (Ending.INFRASTRUCTURE, 4, False)])
+def test_where_a_teacher_judges_tokens_one_member_that_trains_is_enough(ending, tokens, taught):
+    group = make_group(0, rewards=(0, 0), turns=[4])
+    for member in group.members:
+        member.ending = ending
+        if not tokens:
+            member.samples = []
+    assert teaches(group, train_truncated=False, distils=True) is taught
+    assert not teaches(group, train_truncated=False)
 
 
 def test_each_episode_has_its_own_bound_and_the_message_says_what_why_and_the_mend():

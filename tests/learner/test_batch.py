@@ -87,3 +87,45 @@ def test_a_sample_that_begins_with_a_trained_token_is_refused():
 
 def test_a_greedy_trajectory_is_scored_at_temperature_one():
     assert prepare([make_group(0, rewards=(1, 0), temperature=0.0)], RTI).samples[0].temperature == 1.0
+
+
+# --- a teacher ---------------------------------------------------------------------------------------------------
+OPD = load_algorithm(AlgoConfig(name="opd"), InterventionConfig())
+
+
+def judged(seed=0, rewards=(0, 0), **how):
+    group = make_group(seed, rewards=rewards, **how)
+    for member in group.members:
+        for sample in member.samples:
+            sample.teacher_logps = np.where(sample.mask, sample.behaviour_logps - 1, np.nan).astype(np.float32)
+    return group
+
+
+def test_under_opd_every_group_trains_with_the_teachers_log_probabilities():
+    batch = prepare([judged(0), judged(1, rewards=(1, 0))], OPD)
+    assert batch.groups_no_signal == 0 and batch.trajectories == 4 and {s.advantage for s in batch.samples} == {0.0}
+    for sample in batch.samples:
+        np.testing.assert_array_equal(sample.teacher_logps, sample.behaviour_logps - 1)
+    assert sum(s.scale * len(s.select) for s in batch.samples) == pytest.approx(1)
+
+
+def test_a_token_that_the_teacher_finds_impossible_leaves_loss_and_denominator():
+    group = judged(turns=[4, 5])
+    sample = group.members[0].samples[0]
+    sample.teacher_logps[np.flatnonzero(sample.mask)[0]] = -np.inf
+    batch = prepare([group], OPD)
+    assert batch.nonfinite_tokens == 1 and batch.samples[0].scale == pytest.approx(1 / (8 * 2))
+
+
+def test_groups_that_no_teacher_judged_are_refused_under_opd():
+    with pytest.raises(ValueError, match="no log-probabilities of the teacher.*another algo.name"):
+        prepare([make_group(0, rewards=(1, 0))], OPD)
+
+
+def test_a_teachers_tokens_are_told_from_the_policys():
+    group = make_group(0, rewards=(1, 0), turns=[4, 5])
+    shown = group.members[0].samples[0]
+    shown.sources[shown.mask], shown.versions[shown.mask] = Source.TEACHER, -1
+    one, other = prepare([group], load_algorithm(AlgoConfig(name="luffy"), InterventionConfig())).samples
+    assert one.from_teacher.all() and not other.from_teacher.any() and not one.intervened.any()
+    assert np.isnan(one.teacher_logps).all(), "nobody judged them"
