@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from rti.chat import check
 from rti.trajectory import Message
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def broken(chat) -> list[str]:
@@ -44,6 +40,5 @@ def test_a_format_that_loses_calls_is_a_breach(chat, monkeypatch: pytest.MonkeyP
     assert {text.partition(":")[0] for text in broken(chat)} >= {"a call", "two calls", "plain words"}
 
 
-def test_a_model_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "rti.chat.check", str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2 and "no tokenizer can be loaded" in done.stderr
+def test_a_model_without_a_tokenizer_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check.main([str(tmp_path)]) == 2 and "no tokenizer can be loaded" in capsys.readouterr().err

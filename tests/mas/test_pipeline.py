@@ -347,7 +347,7 @@ class TestBuild:
 
     @pytest.mark.parametrize("config,said", [
         ({"prompts": "nope"}, "auto, full, compact"), ({"prompts": "no.such.module"}, "there is no"),
-        ({"validator": RoleConfig(player="oracle")}, "policy, endpoint, rules"),
+        ({"validator": RoleConfig(player="oracle")}, "policy, teacher, endpoint, rules"),
         ({"corrector": RoleConfig(player="endpoint")}, "base_url"),
     ])
     def test_what_cannot_be_played_is_refused_with_a_reason(self, config, said):
