@@ -246,7 +246,8 @@ class TeacherConfig:
     dtype: str = "auto"
     """Of its weights; as model.dtype."""
     generators: GeneratorsConfig = field(default_factory=GeneratorsConfig)
-    """The engines that serve it, as the policy's; no weights are ever loaded, so that `update` has no effect."""
+    """The engines that serve it, as the policy's. There are `replicas` of them, and no weights are ever loaded: `max` and
+    `update` have no effect."""
 
 
 @dataclass

@@ -58,8 +58,8 @@ AT_LEAST: dict[str, float] = {
     "intervention.attempts": 1, "intervention.delta": 0, "intervention.weight_eps": 0,
     "hardware.nodes": 1, "hardware.gpus_per_node": 0, "hardware.gpu_gb": 0,
     **{f"{engines}.{key}": 1 for engines in ENGINES for key in ("replicas", "tensor_parallel", "concurrency")},
-    **{f"{engines}.{key}": 0 for engines in ENGINES for key in ("threads", "cache_mb", "prefix_cache_mb")},
-    "env_workers.count": 1, "env_workers.episodes": 1, "env_workers.max": 0, "generators.max": 0, "ray.idle_s": 0,
+    **{f"{engines}.{key}": 0 for engines in ENGINES for key in ("max", "threads", "cache_mb", "prefix_cache_mb")},
+    "env_workers.count": 1, "env_workers.episodes": 1, "env_workers.max": 0, "ray.idle_s": 0,
     "interveners.min": 1, "interveners.max": 1, "interveners.episodes": 1,
     "learner.world_size": 1, "learner.lr": 0, "learner.warmup_steps": 0, "learner.beta1": 0, "learner.beta2": 0,
     "learner.weight_decay": 0, "learner.pack_tokens": 1, "learner.threads": 0, "learner.max_skipped": 1,
@@ -157,7 +157,8 @@ def _training(config: Config) -> Iterator[Fault]:
                    f"Set it to 1, or take {engines}.engine=vllm")
     for least, most in (("env_workers.count", "env_workers.max"), ("generators.replicas", "generators.max")):
         if 0 < value_of(config, most) < value_of(config, least):
-            yield most, f"it is below {least} = {value_of(config, least)}", "Raise it or lower the other; 0 keeps the number fixed"
+            yield (most, f"it is below {least} = {value_of(config, least)}",
+                   "Raise it or lower the other; 0 keeps the number fixed")
     if config.interveners.min > config.interveners.max:
         yield "interveners.min", f"it is above interveners.max = {config.interveners.max}", "Raise the one or lower the other"
 
