@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What differs on a GPU, checked on one: torch engine, FSDP2, flash-attention against SDPA, bfloat16 mismatch, a lab run.
+# What differs on a GPU, checked on one: torch engine, FSDP2, flash-attention against SDPA, bfloat16 mismatch, a lab run; and
+# weights over NCCL, where there are two GPUs and vLLM.
 # At most eight minutes. Needs a checkout with .venv (make install) and a CUDA build of torch in it.
 #   scripts/gpu_check.sh            on the first GPU
 #   RTI_GPU_DEVICE=cpu scripts/gpu_check.sh      what a CPU can run of it
