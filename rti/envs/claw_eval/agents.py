@@ -60,7 +60,8 @@ def answer_everything(task: Task) -> Agent:
 
 
 def do_everything(task: Task) -> Agent:
-    """Makes every call that changes something with every row it could mean, then the reference's calls, and answers rightly: all that is asked for is done, and much else."""
+    """Makes every call that changes something with every row it could mean, then the reference's calls, and answers rightly:
+    all that is asked for is done, and much else."""
     known = evidence.read(task.evidence)
     calls = list(every_change(task))
     for i in range(0, len(calls), 32):

@@ -36,7 +36,7 @@ def make(d: Draw) -> Spec:
                 "end": f"{day} {start + (half + minutes) // 60:02d}:{(half + minutes) % 60:02d}",
                 "attendees": [address(w) for w in who]}
 
-    # before the free hour each hour is taken by somebody, each of the three at least once; after it, at random
+    # before the free hour each hour is taken by one of the three in turn; after it, by chance
     early = [h for h in HOURS if h < free]
     busy = [event(day, h, d.choice((30, 60)), people[i % 3]) for i, h in enumerate(d.shuffled(early))]
     later = [event(day, h, 60, d.choice(people)) for h in HOURS if h > free and d.choice((True, False))]
