@@ -15,12 +15,13 @@ from typing import Callable, Protocol, Sequence
 import msgspec
 import numpy as np
 
+from rti.branching import Root, replay
 from rti.chat import ChatFormat, next_prompt
 from rti.config.schema import RolloutConfig
 from rti.control.seeds import derive
 from rti.engines.base import Engine, EngineError, PromptTooLong, SamplingParams
 from rti.envs.base import Environment, EnvironmentFault, Task
-from rti.trajectory import Ending, Intervention, Message, Sample, Source, Step, ToolSchema, Trajectory
+from rti.trajectory import Branch, Ending, Intervention, Message, Sample, Source, Step, ToolSchema, Trajectory
 
 log = logging.getLogger(__name__)
 
@@ -154,6 +155,18 @@ class _Episode:
         else:
             self._builders.append(_SampleBuilder(self.prompt_ids))
 
+    def add_recorded(self, message: Message, finish_reason: str, sample: Sample, at: np.ndarray) -> None:
+        """A turn of another episode: its own tokens and records, at `at` of its sample."""
+        self._recorded = AgentStep(
+            token_ids=sample.token_ids[at], behaviour_logps=sample.behaviour_logps[at],
+            correction_logps=sample.correction_logps[at], weights=sample.weights[at], versions=sample.versions[at],
+            source=Source.POLICY, finish_reason=finish_reason, message=message)
+        self.add_turn(self._recorded)
+
+    def add_replies(self, messages: list[Message]) -> None:
+        """What the environment answered to a turn of another episode."""
+        self.add_observations(self._recorded, messages)
+
     def samples(self) -> list[Sample]:
         return [b.build() for b in self._builders if b.trained]
 
@@ -161,8 +174,9 @@ class _Episode:
 async def run_episode(
     task: Task, env: Environment, policy: StepPolicy, chat: ChatFormat, *, id: str, group_id: str, seed: int,
     limits: RolloutConfig, temperature: float, intervened: bool = False, clock: Callable[[], float] = time.monotonic,
+    root: Root | None = None,
 ) -> Trajectory:
-    """Run one episode and close the environment, whatever happens.
+    """Run one episode and close the environment, whatever happens. `root`: take the turns before it from another episode.
 
     Raises FatalEnvironmentError (the run cannot go on); every other fault that is meant to be survived is the trajectory's
     `ending`. An episode that is to be run again has no samples, so that it cannot be trained on by mistake.
@@ -172,7 +186,7 @@ async def run_episode(
                         temperature=temperature, seed=seed, evidence=task.evidence)
     try:
         async with asyncio.timeout(limits.timeout_s) as limit:
-            await _play(result, task, env, policy, chat, limits)
+            await _play(result, task, env, policy, chat, limits, root)
     except EnvironmentFault as fault:
         lose(result, Ending.ENVIRONMENT, fault)
     except EngineError as fault:
@@ -203,11 +217,12 @@ async def _close(env: Environment, id: str) -> None:
 
 
 async def _play(result: Trajectory, task: Task, env: Environment, policy: StepPolicy, chat: ChatFormat,
-                limits: RolloutConfig) -> None:
+                limits: RolloutConfig, root: Root | None) -> None:
     """Take turns until the environment or a limit ends the episode; fills `result`."""
-    prompt = await env.reset(task, derive(result.seed, "environment"))
-    result.prompt, result.tools = list(prompt), [t.name for t in env.tools]
-    episode = _Episode(chat, env.tools, list(prompt))
+    episode = await _branched(result, task, env, chat, root) if root is not None else None
+    if episode is None:
+        episode = await _fresh(result.seed, task, env, chat)
+    result.prompt, result.tools = list(episode.prompt), [t.name for t in env.tools]
     result.steps = episode.steps            # shared, so that a lost episode still shows how far it came
     ending = await _turns(episode, result.seed, task, env, policy, limits)
     if ending in (Ending.COMPLETED, Ending.TURN_LIMIT):
@@ -216,9 +231,22 @@ async def _play(result: Trajectory, task: Task, env: Environment, policy: StepPo
     result.ending, result.samples = ending, episode.samples()
 
 
+async def _fresh(seed: int, task: Task, env: Environment, chat: ChatFormat) -> _Episode:
+    prompt = await env.reset(task, derive(seed, "environment"))
+    return _Episode(chat, env.tools, list(prompt))
+
+
+async def _branched(result: Trajectory, task: Task, env: Environment, chat: ChatFormat, root: Root) -> _Episode | None:
+    """The episode as it was at the root; None where the environment does not get there again. Says so on `result`."""
+    episode = await _fresh(root.parent.seed, task, env, chat)
+    why = await replay(episode, env, root)
+    result.branch = Branch(parent=root.parent.id, turn=root.turn, dropped=why)
+    return None if why else episode
+
+
 async def _turns(episode: _Episode, seed: int, task: Task, env: Environment, policy: StepPolicy,
                  limits: RolloutConfig) -> Ending:
-    for turn in range(env.max_turns):
+    for turn in range(len(episode.steps), env.max_turns):
         room = min(limits.max_tokens, limits.max_context - len(episode.prompt_ids))
         if room < 1:
             return Ending.TRUNCATED

@@ -104,6 +104,14 @@ class Step(msgspec.Struct, kw_only=True, omit_defaults=True):
     intervention: Intervention | None = None
 
 
+class Branch(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a rollout was meant to leave another one of its group (AEPO). `dropped`: why it is a whole rollout instead."""
+
+    parent: str                     # id of the other one
+    turn: int                       # the turns before it are the other one's, token by token
+    dropped: str = ""
+
+
 class Sample(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One training sequence: T tokens with per-token records. Most trajectories have one; see chat.ChatFormat.
 
@@ -175,6 +183,7 @@ class Trajectory(msgspec.Struct, kw_only=True):
     seed: int = 0
     wall_s: float = 0.0
     evidence: dict[str, Any] = {}   # privileged: for the viewer only, never part of a prompt
+    branch: Branch | None = None
 
     def __repr__(self) -> str:
         # a trajectory that ends up in a log line or a traceback must not carry the evidence there

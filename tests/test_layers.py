@@ -17,7 +17,7 @@ FLOORS = (      # from the ground up; a floor may rest on the ones before it and
     ("rti.pretrained",),
     ("rti.modeling",),
     ("rti.envs", "rti.chat", "rti.engines", "rti.algos", "rti.run"),
-    ("rti.mas", "rti.rollout", "rti.teacher", "rti.learner"),
+    ("rti.mas", "rti.branching", "rti.rollout", "rti.teacher", "rti.learner"),
     ("rti.evaluation",),
     ("rti.report",),
     ("rti.actors",),
@@ -28,7 +28,7 @@ IMPLEMENTATIONS = {     # of one protocol: none may import another
     "rti.chat": ("hermes", "generic", "lab"),
     "rti.engines": ("torch_engine", "vllm_engine", "endpoint"),
     "rti.envs": ("navigation", "tau2", "claw_eval"),
-    "rti.algos": ("grpo", "gspo", "luffy", "opd", "rti"),
+    "rti.algos": ("aepo", "grpo", "gspo", "luffy", "opd", "rti"),
 }
 
 

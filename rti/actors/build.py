@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rti.actors.cluster import ActorClient, Cluster, Need
 from rti.actors.env_worker import EnvWorker, EpisodeClient
 from rti.actors.fleet import Fleet
 from rti.actors.generator import Generator, GeneratorActor
 from rti.actors.intervener import Intervener
+from rti.actors.keeper import Keeper, generator_bounds, intervener_bounds, keepers_of, worker_bounds
 from rti.actors.learner import LearnerGroup
 from rti.actors.messages import TaskIndex
 from rti.actors.pool import Pool
@@ -26,64 +28,84 @@ JOURNAL = "buffer.journal"
 class Parts:
     """The clients of a run's actors. An evaluation has no interveners, buffer and learner."""
 
-    generators: list[GeneratorActor]
-    workers: list[EpisodeClient]
-    interveners: list[EpisodeClient] = field(default_factory=list)
-    teachers: list[GeneratorActor] = field(default_factory=list)
+    fleet: Fleet
+    workers: Pool[EpisodeClient]
+    keepers: list[Keeper[Any]] = field(default_factory=list)
+    interveners: Pool[EpisodeClient] | None = None
+    teachers: Fleet | None = None
     buffer: BufferActor | None = None
     learner: LearnerGroup | None = None
     tasks: TaskIndex | None = None
     intervenes: bool = False
 
-    def fleet(self) -> Fleet:
-        return Fleet(self.generators)
-
-    def pool(self) -> Pool[EpisodeClient]:
-        return Pool(self.workers)
-
 
 def cpus_of(config: Config, training: bool) -> float:
-    """What all actors of a run ask for together."""
-    total = config.generators.replicas * config.generators.cpus + config.env_workers.count * config.env_workers.cpus
+    """What all actors of a run ask for together where its pools are as large as they may become."""
+    generators, workers, interveners = generator_bounds(config), worker_bounds(config), intervener_bounds(config)
+    total = generators.most * config.generators.cpus + workers.most * config.env_workers.cpus
     if training:
-        total += config.interveners.max * config.interveners.cpus + config.learner.world_size * config.learner.cpus
+        total += interveners.most * config.interveners.cpus + config.learner.world_size * config.learner.cpus
         total += config.teacher.generators.replicas * config.teacher.generators.cpus if wanted(config) else 0
     return total
 
 
 async def build(cluster: Cluster, config: Config, run_dir: Path | None) -> Parts:
     """All actors, set up; with `run_dir` those of training as well. Raises ActorGone where they cannot be placed, or an actor's
-    own error where it cannot be set up as configured."""
-    config = copy.deepcopy(config)      # what the actors get: they may stand in another working directory
-    config.run_dir = str(run_dir) if run_dir else ""
+    own error where it cannot be set up as configured. Pools are kept within the bounds that `config` names at any time."""
+    frozen = copy.deepcopy(config)      # what the actors get: they may stand in another working directory
+    frozen.run_dir = str(run_dir) if run_dir else ""
     training = run_dir is not None
     placed = plan(config, cluster.machines, training=training)
-    need = Need(config.generators.cpus, placed.generator)
-    generators = [GeneratorActor(f"generator-{i}", cluster.actor(Generator, f"generator-{i}", need, config), config.ray)
-                  for i in range(config.generators.replicas)]
+    makers = _Makers(cluster, frozen, Need(config.generators.cpus, placed.generator))
     count = config.teacher.generators.replicas if training and wanted(config) else 0
-    need = Need(config.teacher.generators.cpus, placed.teacher)
-    teachers = [GeneratorActor(f"teacher-{i}", cluster.actor(Generator, f"teacher-{i}", need, served(config)), config.ray)
-                for i in range(count)]
-    parts = Parts(generators, _episode_actors(cluster, config, generators, teachers, EnvWorker, "env-worker",
-                                              config.env_workers.count, config.env_workers.cpus, config.env_workers.episodes))
-    parts.teachers = teachers
-    clients: dict[str, ActorClient] = {c.name: c for c in (*generators, *teachers, *parts.workers)}
+    teachers = [makers.teacher(i, Need(config.teacher.generators.cpus, placed.teacher)) for i in range(count)]
+    generators = [makers.generator(i) for i in range(config.generators.replicas)]
+    makers.fleet = fleet = Fleet(generators, address=cluster.full_name)
+    parts = Parts(fleet, Pool([makers.worker(i) for i in range(config.env_workers.count)]))
+    parts.teachers = Fleet(teachers) if teachers else None
+    clients: dict[str, ActorClient] = {c.name: c for c in (*generators, *teachers, *parts.workers.members)}
     if training:
-        parts.interveners = _episode_actors(cluster, config, generators, teachers, Intervener, "intervener",
-                                            config.interveners.min, config.interveners.cpus, config.interveners.episodes)
+        parts.interveners = Pool([makers.intervener(i) for i in range(config.interveners.min)])
         journal = cluster.actor(ReplayBuffer, "replay-buffer", Need(0), str(run_dir / JOURNAL), config.buffer.memory_mb)
         parts.buffer = BufferActor("replay-buffer", journal, config.ray)
-        parts.learner = LearnerGroup(cluster, config, Need(config.learner.cpus, placed.learner), run_dir)
-        clients |= {c.name: c for c in (*parts.interveners, parts.buffer)} | parts.learner.place()
+        parts.learner = LearnerGroup(cluster, frozen, Need(config.learner.cpus, placed.learner), run_dir)
+        clients |= {c.name: c for c in (*parts.interveners.members, parts.buffer)} | parts.learner.place()
+        parts.keepers = keepers_of(config, parts.workers, parts.interveners, fleet, makers)
     answers = await cluster.wait(clients)
-    parts.tasks = answers[parts.workers[0].name]
+    parts.tasks = answers[parts.workers.members[0].name]
     parts.intervenes = training and answers["learner-0"].intervenes
     return parts
 
 
-def _episode_actors(cluster: Cluster, config: Config, generators: list[GeneratorActor], teachers: list[GeneratorActor],
-                    cls: type, name: str, count: int, cpus: float, episodes: int) -> list[EpisodeClient]:
-    names = [[cluster.full_name(g.name) for g in engines] for engines in (generators, teachers)]
-    return [EpisodeClient(f"{name}-{i}", cluster.actor(cls, f"{name}-{i}", Need(cpus), config, *names), config, episodes)
-            for i in range(count)]
+class _Makers:
+    """Ask for one actor each, by number. `fleet` is set once there is one."""
+
+    fleet: Fleet
+
+    def __init__(self, cluster: Cluster, config: Config, generator: Need):
+        self._cluster, self._config, self._generator = cluster, config, generator
+        self._teachers: list[str] = []
+
+    def generator(self, number: int) -> GeneratorActor:
+        name = f"generator-{number}"
+        handle = self._cluster.actor(Generator, name, self._generator, self._config)
+        return GeneratorActor(name, handle, self._config.ray, lambda: self._cluster.forget(name))
+
+    def teacher(self, number: int, need: Need) -> GeneratorActor:
+        """A generator of the teacher's model. To be asked for before those that go to it."""
+        name = f"teacher-{number}"
+        self._teachers.append(self._cluster.full_name(name))
+        return GeneratorActor(name, self._cluster.actor(Generator, name, need, served(self._config)), self._config.ray)
+
+    def worker(self, number: int) -> EpisodeClient:
+        section = self._config.env_workers
+        return self._episodes(EnvWorker, f"env-worker-{number}", section.cpus, section.episodes)
+
+    def intervener(self, number: int) -> EpisodeClient:
+        section = self._config.interveners
+        return self._episodes(Intervener, f"intervener-{number}", section.cpus, section.episodes)
+
+    def _episodes(self, cls: type, name: str, cpus: float, episodes: int) -> EpisodeClient:
+        handle = self._cluster.actor(cls, name, Need(cpus), self._config, self._teachers)
+        return EpisodeClient(name, handle, self._config, episodes, lambda: self.fleet.roster,
+                             lambda: self._cluster.forget(name))

@@ -11,7 +11,7 @@ import logging
 import os
 import secrets
 from pathlib import Path
-from typing import Any, Mapping, NamedTuple
+from typing import Any, Callable, Mapping, NamedTuple
 
 import ray
 from ray import exceptions as ray_errors
@@ -79,10 +79,11 @@ def _cancel(ref: ray.ObjectRef) -> None:
 
 
 class ActorClient:
-    """An actor of ours: calls with limits, and coming back after a loss. Ray restarts the process; `ready` sets it up."""
+    """An actor of ours: calls with limits, coming, coming back after a loss, and its end. Ray restarts the process; `ready`
+    sets it up. `ended` is called once it was ended."""
 
-    def __init__(self, name: str, handle: Any, config: RayConfig):
-        self.name, self.handle, self._config = name, handle, config
+    def __init__(self, name: str, handle: Any, config: RayConfig, ended: Callable[[], None] = lambda: None):
+        self.name, self.handle, self._config, self._ended = name, handle, config, ended
 
     async def call(self, method: str, *args: Any, limit_s: float | None = None) -> Any:
         return await self.wait_for(getattr(self.handle, method).remote(*args), method, limit_s)
@@ -90,6 +91,18 @@ class ActorClient:
     async def wait_for(self, ref: ray.ObjectRef, method: str, limit_s: float | None = None) -> Any:
         """The value of a call of `method` that was made already."""
         return await answer(ref, f"{self.name}.{method}", limit_s or self._config.call_timeout_s)
+
+    async def arrive(self) -> None:
+        """Return when an actor that was asked for answers for the first time, however long Ray needs to find a place for it.
+        Raises ActorGone where it died and does not come back."""
+        while True:
+            try:
+                await self.call("ready", limit_s=self._config.start_timeout_s)
+                return
+            except ActorHung:
+                log.warning("%s has waited for a place for %g s, and goes on waiting", self.name, self._config.start_timeout_s)
+            except ActorLost as loss:
+                await self.revive(loss)
 
     async def revive(self, loss: ActorLost) -> None:
         """Return when the actor answers again. One that hangs is killed first, and again where it hangs as it comes back.
@@ -126,10 +139,19 @@ class ActorClient:
     def kill(self, restart: bool) -> None:
         ray.kill(self.handle, no_restart=not restart)
 
+    def end(self) -> None:
+        """End the actor for good, also one that has no place yet: what it holds or asks for is free."""
+        self.kill(restart=False)
+        self._ended()
+
 
 def named_actor(full_name: str, config: RayConfig) -> ActorClient:
-    """A client of an actor of this run, found by name from within another actor."""
-    return ActorClient(full_name.partition("/")[2], ray.get_actor(full_name, namespace=NAMESPACE), config)
+    """A client of an actor of this run, found by name from within another actor. Raises ActorLost where it was ended."""
+    try:
+        handle = ray.get_actor(full_name, namespace=NAMESPACE)
+    except ValueError:
+        raise ActorLost(f"{full_name} is not there any more") from None
+    return ActorClient(full_name.partition("/")[2], handle, config)
 
 
 # --- the cluster -------------------------------------------------------------------------------------------------
@@ -170,6 +192,10 @@ class Cluster:
             name=self.full_name(name), num_cpus=need.cpus, num_gpus=need.gpus,
             max_restarts=self.config.restarts if restart else 0, max_task_retries=0, **options)
         return remote.remote(*args)
+
+    def forget(self, name: str) -> None:
+        """An actor was ended: what it needed is not asked for any more."""
+        self._needs.pop(name, None)
 
     def full_name(self, name: str) -> str:
         """What an actor is called in the cluster: an actor of an earlier run is never picked up by mistake."""

@@ -17,6 +17,7 @@ from rti.actors.episodes import EpisodeRunner
 from rti.actors.evaluator import evaluate
 from rti.actors.fleet import Fleet
 from rti.actors.groups import GroupMaker, facts_of
+from rti.actors.keeper import Keeper
 from rti.actors.measure import Meter
 from rti.actors.messages import StepReport, TaskIndex
 from rti.actors.pool import Pool
@@ -25,18 +26,21 @@ from rti.config.teacher import judges
 from rti.control.faults import ActorGone, LearnerLost
 from rti.control.order import TaskOrder, Ticket
 from rti.control.plan import Entry, Phase, Plan, Voided
-from rti.control.retry import teaches
+from rti.control.retry import idle
 from rti.control.store import Facts
 from rti.evaluation import summarise
 from rti.learner.checkpoint import newest_whole, prune, step_directory
+from rti.run import control
 from rti.run.directory import RunDirectory, evaluation_metrics
-from rti.run.ledger import LedgerEntry, entry_for, voided
+from rti.run.ledger import DROPPED, PASSED, VOIDED, LedgerEntry, entry_for, voided
 from rti.run.progress import Progress
 from rti.run.statistics import group_metrics, ledger_metrics
 from rti.trajectory import Group, decode, encode
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+OBEY_S = 1.0
+"""How often requests of `python -m rti.run.control` are looked for."""
 
 
 class BufferClient(Protocol):
@@ -81,6 +85,7 @@ class Actors:
     generators: Fleet
     buffer: BufferClient
     learner: LearnerClient
+    keepers: Sequence[Keeper[Any]] = ()
     teachers: Fleet | None = None
     learner_restarts: int = 0       # the controller's count
 
@@ -105,12 +110,13 @@ class Controller:
         self._maker = GroupMaker(config, tasks, self._episodes, actors.workers, actors.interveners, intervenes)
         self._meter = meter or Meter()
         self.plan = Plan(TaskOrder(len(tasks.train), config.seed), groups_per_step=config.rollout.groups_per_step,
-                         max_staleness=config.async_.max_staleness, steps=config.steps)
+                         max_staleness=config.async_.max_staleness, steps=config.steps, max_passed=config.algo.dynamic_sampling)
         self._groups: dict[int, asyncio.Task[None]] = {}    # ordinal -> the making of its group
         self._changed = asyncio.Event()
         self._stop = asyncio.Event()
         self._failure: asyncio.Future[None] | None = None
         self._voided: list[LedgerEntry] = []
+        self._passed: list[tuple[Ticket, LedgerEntry]] = []
         self._best: tuple[float, int] | None = None         # p@1 and step of the best evaluation
         self._saved_step: int | None = None
         self._begun = False         # False while the state is being brought up: there is nothing then that a stop could save
@@ -123,15 +129,17 @@ class Controller:
     async def run(self, checkpoint: Path | None) -> bool:
         """Train to the last step, from a checkpoint or from the start. False where it was stopped before."""
         self._failure = asyncio.get_running_loop().create_future()
-        watching = [self._background(self._actors.generators.tend()), self._background(self._meter.watch())]
-        if self._actors.teachers is not None:
-            watching.append(self._background(self._actors.teachers.tend()))
+        watching = [self._background(work) for work in (
+            self._actors.generators.tend(), self._meter.watch(), self._obey(), *(k.tend() for k in self._actors.keepers),
+            *([self._actors.teachers.tend()] if self._actors.teachers else []))]
         try:
             return await self._run_to_the_end(checkpoint)
         finally:
             for task in watching:
                 task.cancel()
             await self._cancel_groups()
+            await self._actors.workers.close()
+            await self._actors.interveners.close()
             await asyncio.gather(*watching, return_exceptions=True)
             if self._failure.done():
                 self._failure.exception()       # seen, so that asyncio does not report it once more
@@ -167,6 +175,7 @@ class Controller:
         self._best = tuple(extra["best"]) if extra and extra["best"] else None
         self._saved_step = self.plan.step if checkpoint else None
         self._voided.clear()
+        self._passed.clear()
         self._run.rewind_to(self.plan.step, self.plan.consumed_ids())
         useless = self.plan.adopt(await self._actors.buffer.resume(self.plan.step, version))
         await self._actors.buffer.void(useless)
@@ -217,11 +226,24 @@ class Controller:
 
     async def _make(self, entry: Entry) -> None:
         group = await self._maker.make(entry.ticket, entry.admitted_version)
-        facts = facts_of(group)
+        facts = facts_of(group, self._idle(group))
         await self._actors.buffer.put(facts, encode(group))
-        self.plan.ready(entry.ticket, facts.oldest_version)
+        self.plan.ready(entry.ticket, facts.oldest_version, facts.idle)
         self._groups.pop(entry.ticket.ordinal, None)
         self._changed.set()
+
+    def _idle(self, group: Group) -> str:
+        """Why the algorithm can learn nothing of a group; empty where it can."""
+        return idle(group, self._config.rollout.train_truncated, judges(self._config))
+
+    async def _pass_over(self) -> None:
+        """Dynamic sampling: groups that teach nothing go, and others are admitted in their places."""
+        gone = self.plan.pass_over()
+        if not gone:
+            return
+        self._passed += [(e.ticket, self._unused(e.ticket, e.age_version, e.idle, PASSED)) for e in gone]
+        self._admit()
+        await self._guarded(self._actors.buffer.void([e.ticket.group_id for e in gone]))
 
     async def _sweep(self) -> None:
         """Void what the next step could not consume any more (invariant 6)."""
@@ -237,21 +259,26 @@ class Controller:
         self._voided += [self._void_entry(v) for v in old]
 
     def _void_entry(self, void: Voided) -> LedgerEntry:
-        task = self._tasks.train[void.ticket.task]
         why = "too old when it was whole" if void.was_ready else "too old before it was whole"
-        return voided(void.ticket.group_id, task.id, step=self.plan.step + 1, learner_version=self.plan.version,
-                      oldest_version=void.age_version, reason=why + (", for the last time" if void.dropped else ""),
-                      dropped=void.dropped, task_class=task.cls)
+        return self._unused(void.ticket, void.age_version, why + (", for the last time" if void.dropped else ""),
+                            DROPPED if void.dropped else VOIDED)
+
+    def _unused(self, ticket: Ticket, oldest_version: int, reason: str, disposition: str) -> LedgerEntry:
+        task = self._tasks.train[ticket.task]
+        return voided(ticket.group_id, task.id, step=self.plan.step + 1, learner_version=self.plan.version,
+                      oldest_version=oldest_version, reason=reason, disposition=disposition, task_class=task.cls)
 
     async def _next_batch(self) -> list[Ticket]:
         """The tickets of the next step, once enough groups are ready."""
         need = self.plan.groups_per_step
         with self._meter.time("rollout_s"):
-            while (tickets := self.plan.lease()) is None:
+            while True:
+                self._changed.clear()       # first: what becomes ready from here on wakes the wait below
+                await self._pass_over()
+                if (tickets := self.plan.lease()) is not None:
+                    return tickets
                 self._progress.stage("rollouts", self.plan.count(Phase.READY), need)
-                self._changed.clear()
                 await self._guarded(self._changed.wait(), stoppable=True)
-        return tickets
 
     # --- a step --------------------------------------------------------------------------------------------------
     async def _step(self, tickets: list[Ticket]) -> None:
@@ -263,7 +290,7 @@ class Controller:
         groups = [decode(d, Group) for d in data]
         metrics: dict[str, float] = {}
         version = began_with
-        taught = {g.id for g in groups if teaches(g, self._config.rollout.train_truncated, judges(self._config))}
+        taught = {g.id for g in groups if not self._idle(g)}
         if taught:
             self._progress.stage("learning")
             with self._meter.time("learner_s"):
@@ -272,8 +299,9 @@ class Controller:
         await self._guarded(self._actors.buffer.commit(step, ids))
         self.plan.commit(version)
         consumed = [entry_for(g, step=step, learner_version=began_with, trained=g.id in taught) for g in groups]
-        entries = [*self._voided, *consumed]
-        self._voided = []
+        passed = [entry for _, entry in sorted(self._passed, key=lambda p: p[0])]   # in plan order, whenever they were ready
+        entries = [*self._voided, *passed, *consumed]
+        self._voided, self._passed = [], []
         self._run.consume(entries)
         self._run.save_trajectories(step, groups)
         with self._meter.time("publish_s"):
@@ -339,6 +367,13 @@ class Controller:
         task = asyncio.create_task(work, name=name)
         task.add_done_callback(self._note_failure)
         return task
+
+    async def _obey(self) -> None:
+        """Take what `python -m rti.run.control` asks for into the configuration, from which the keepers read their bounds."""
+        while True:
+            await asyncio.sleep(OBEY_S)
+            for change in await asyncio.to_thread(control.take, self._run.path, self._config, self.plan.step):
+                self._progress.note(f"control, {change.who}: {change}")
 
     def _note_failure(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from typing import Sequence
+from typing import Callable, Sequence
 
 from rti.actors.cluster import ActorClient, named_actor
 from rti.actors.generator import RemoteEngine
-from rti.actors.messages import Order, TaskIndex, TaskName
+from rti.actors.messages import Order, Roster, TaskIndex, TaskName
 from rti.actors.services import connect
+from rti.branching import Root
 from rti.chat import load_chat_format
 from rti.chat.base import ChatFormat
 from rti.config.schema import Config
@@ -26,7 +27,7 @@ from rti.envs import load_task_set
 from rti.envs.base import FatalEnvironmentError, Task, TaskSet
 from rti.rollout import PlainPolicy, StepPolicy, lose, run_episode
 from rti.teacher import judge
-from rti.trajectory import Ending, Trajectory, encode
+from rti.trajectory import Ending, Trajectory, decode, encode
 
 
 class EpisodeActor:
@@ -34,9 +35,8 @@ class EpisodeActor:
 
     episodes: int       # at once
 
-    def __init__(self, config: Config, generators: Sequence[str], teachers: Sequence[str] = ()):
-        self._config = config
-        self._generators, self._teachers = generators, teachers     # by name: a restarted actor finds them again
+    def __init__(self, config: Config, teachers: Sequence[str] = ()):
+        self._config, self._teachers = config, teachers     # by name: a restarted actor finds them again
         self._engine, self._teacher = RemoteEngine(config.ray.start_timeout_s), RemoteEngine(config.ray.start_timeout_s)
         self._setup = asyncio.Lock()
         self._tasks: TaskSet | None = None
@@ -48,7 +48,6 @@ class EpisodeActor:
         async with self._setup:
             if self._tasks is None:
                 tasks, self._chat = await asyncio.to_thread(self._load)
-                await self._engine.connect([named_actor(name, self._config.ray) for name in self._generators])
                 if self._teachers:
                     await self._teacher.connect([named_actor(name, self._config.ray) for name in self._teachers])
                 self._room = asyncio.Semaphore(self.episodes)
@@ -63,18 +62,21 @@ class EpisodeActor:
     def policy(self, order: Order) -> StepPolicy:
         raise NotImplementedError
 
-    async def run(self, order: Order) -> list[bytes]:
-        """The encoded trajectories of an order, in its order."""
+    async def run(self, order: Order, roster: Roster) -> list[bytes]:
+        """The encoded trajectories of an order, in its order. `roster`: the generators to go to, from now on for all episodes
+        of this actor, also those under way."""
         await self.ready()
+        self._engine.follow(roster, lambda name: named_actor(name, self._config.ray))
         task, policy = self._task(order), self.policy(order)
         episodes = (self._episode(order, task, policy, id, seed) for id, seed in zip(order.ids(), order.seeds))
         return [encode(trajectory) for trajectory in await all_of(episodes)]
 
     async def _episode(self, order: Order, task: Task, policy: StepPolicy, id: str, seed: int) -> Trajectory:
+        root = Root(decode(order.root.parent, Trajectory), order.root.turn) if order.root else None
         async with self._room:
             return await run_episode(
                 task, self._tasks.make(), policy, self._chat, id=id, group_id=order.group_id, seed=seed,
-                limits=self._config.rollout, temperature=order.temperature, intervened=order.intervened)
+                limits=self._config.rollout, temperature=order.temperature, intervened=order.intervened, root=root)
 
     def _task(self, order: Order) -> Task:
         tasks = self._tasks.train if order.split == "train" else self._tasks.test
@@ -95,8 +97,8 @@ class EpisodeActor:
 class EnvWorker(EpisodeActor):
     """Plain rollouts, for training and for evaluation."""
 
-    def __init__(self, config: Config, generators: Sequence[str], teachers: Sequence[str] = ()):
-        super().__init__(config, generators, teachers)
+    def __init__(self, config: Config, teachers: Sequence[str] = ()):
+        super().__init__(config, teachers)
         self.episodes = config.env_workers.episodes
 
     def policy(self, order: Order) -> StepPolicy:
@@ -115,17 +117,19 @@ class EnvWorker(EpisodeActor):
 
 
 class EpisodeClient(ActorClient):
-    """The controller's client of an env worker or intervener; see pool.Member."""
+    """The controller's client of an env worker or intervener; see pool.Member. `roster`: the generators that serve now, which
+    each order carries along."""
 
-    def __init__(self, name: str, handle, config: Config, episodes: int):
-        super().__init__(name, handle, config.ray)
-        self.capacity = episodes
+    def __init__(self, name: str, handle, config: Config, episodes: int, roster: Callable[[], Roster],
+                 ended: Callable[[], None] = lambda: None):
+        super().__init__(name, handle, config.ray, ended)
+        self.capacity, self._roster = episodes, roster
         self._episode_s = config.rollout.timeout_s
 
     async def run(self, order: Order) -> list[bytes]:
         # Episodes end by themselves after rollout.timeout_s; the actor that says nothing for so much longer hangs.
         waves = math.ceil(order.cost / self.capacity)
-        return await self.call("run", order, limit_s=waves * self._episode_s + 60.0)
+        return await self.call("run", order, self._roster(), limit_s=waves * self._episode_s + 60.0)
 
     async def usage(self) -> dict[str, Usage]:
         return await self.call("usage")

@@ -58,7 +58,7 @@ async def _evaluate(config: Config, progress: Progress) -> dict[str, Any]:
         progress.stage("starting the actors")
         parts = await build(cluster, config, None)
         assert parts.tasks is not None
-        fleet, pool = parts.fleet(), parts.pool()
+        fleet, pool = parts.fleet, parts.workers
         await fleet.publish(None, 0)
         tending = asyncio.create_task(fleet.tend())
         official = OfficialResults(config)

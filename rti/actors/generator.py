@@ -10,13 +10,15 @@ import asyncio
 import logging
 import os
 import time
-from typing import Any, Callable, Coroutine, Mapping, Sequence, TypeVar
+from contextlib import asynccontextmanager
+from typing import Any, AsyncIterator, Callable, Coroutine, Mapping, Sequence, TypeVar
 
 import msgspec
 import numpy as np
 
 from rti.actors.cluster import ActorClient
 from rti.actors.fleet import GeneratorStatus
+from rti.actors.messages import Roster
 from rti.config.schema import Config
 from rti.control.concurrency import Door, all_of
 from rti.control.faults import ActorLost
@@ -42,6 +44,7 @@ class Generator:
         self._engine: Any = None
         self._loaded = False        # whether it was told what to serve
         self._door = Door()
+        self._requests = 0          # under way, and waiting at the door
 
     async def ready(self) -> GeneratorInfo:
         async with self._setup:
@@ -66,19 +69,28 @@ class Generator:
 
     async def status(self) -> GeneratorStatus:
         if self._engine is None:
-            return GeneratorStatus(version=None)
+            return GeneratorStatus(version=None, requests=self._requests)
         stats = self._engine.stats()
         return GeneratorStatus(
             version=self._engine.version if self._loaded else None, sampled=int(stats["generated_tokens"]),
-            scored=int(stats["scored_tokens"]), busy_s=stats["busy_s"])
+            scored=int(stats["scored_tokens"]), busy_s=stats["busy_s"], requests=self._requests)
 
     async def generate(self, prompt_ids: np.ndarray, params: SamplingParams) -> Generation:
-        async with self._door.inside():
+        async with self._request():
             return await self._or_die(self._engine.generate(prompt_ids, params))
 
     async def score(self, prompt_ids: np.ndarray, response_ids: np.ndarray, temperature: float) -> Scores:
-        async with self._door.inside():
+        async with self._request():
             return await self._or_die(self._engine.score(prompt_ids, response_ids, temperature))
+
+    @asynccontextmanager
+    async def _request(self) -> AsyncIterator[None]:
+        self._requests += 1
+        try:
+            async with self._door.inside():
+                yield
+        finally:
+            self._requests -= 1
 
     async def _or_die(self, request: Coroutine[Any, Any, T]) -> T:
         """An engine that fails stays down: the process ends, so that Ray starts it anew, and the request goes elsewhere."""
@@ -100,21 +112,42 @@ class GeneratorActor(ActorClient):
         return await self.call("status", limit_s=min(120.0, self._config.call_timeout_s))
 
 
+class _Peer:
+    """A generator as a user of it sees it."""
+
+    def __init__(self, client: ActorClient):
+        self.client, self.load = client, 0
+        self.shunned = 0.0      # until when it is not asked, because it was lost
+
+
 class RemoteEngine:
-    """rti.engines.base.Engine over all generators: least loaded first, another one where a generator is lost."""
+    """rti.engines.base.Engine over several generators: least loaded first, another one where a generator is lost. Which there
+    are may change at any time: requests with one that leaves end there, or are made again elsewhere."""
 
     def __init__(self, patience_s: float, clock: Callable[[], float] = time.monotonic):
         self._patience_s, self._clock = patience_s, clock
         self._version = 0
+        self._peers: dict[str, _Peer] = {}
+        self._number = -1       # of the roster that is followed
         self.max_context = 0
 
     async def connect(self, generators: Sequence[ActorClient]) -> None:
-        """To be awaited before the first use."""
-        self._generators = list(generators)
-        self._load = [0] * len(self._generators)
-        self._shunned = [0.0] * len(self._generators)       # until when a generator that was lost is not asked
-        infos = await all_of(g.call("ready") for g in self._generators)
+        """Go to these, and to no others ever."""
+        self._peers = {g.name: _Peer(g) for g in generators}
+        infos = await all_of(g.call("ready") for g in generators)
         self.max_context = min(info.max_context for info in infos)
+
+    def follow(self, roster: Roster, find: Callable[[str], ActorClient]) -> None:
+        """Go to the generators of this roster from now on, unless a newer one is known. `find` may raise ActorLost."""
+        if roster.number <= self._number:
+            return
+        self._number = roster.number
+        known, self._peers = self._peers, {}
+        for name in roster.names:
+            try:
+                self._peers[name] = known.get(name) or _Peer(find(name))
+            except ActorLost as left:
+                log.info("%s", left)        # a newer roster is on its way
 
     @property
     def version(self) -> int:
@@ -140,20 +173,28 @@ class RemoteEngine:
     async def _ask(self, method: str, *args: Any) -> Any:
         deadline: float | None = None
         while True:
-            now = self._clock()
-            index = min(range(len(self._load)), key=lambda i: (self._shunned[i] > now, self._load[i], i))
-            self._load[index] += 1
             try:
-                return await self._generators[index].call(method, *args)
+                return await self._ask_one(method, args)
             except ActorLost as loss:
                 now = self._clock()
                 deadline = now + self._patience_s if deadline is None else deadline
                 if now > deadline:
                     raise EngineError(f"no generator answered for {self._patience_s:g} s; the last word was: {loss}") from None
-                self._shunned[index] = now + 1.0
-            finally:
-                self._load[index] -= 1
             await asyncio.sleep(0.2)
+
+    async def _ask_one(self, method: str, args: tuple[Any, ...]) -> Any:
+        if not self._peers:
+            raise ActorLost("there is no generator")
+        now = self._clock()
+        peer = min(self._peers.values(), key=lambda p: (p.shunned > now, p.load))
+        peer.load += 1
+        try:
+            return await peer.client.call(method, *args)
+        except ActorLost:
+            peer.shunned = self._clock() + 1.0
+            raise
+        finally:
+            peer.load -= 1
 
 
 def available_cores() -> int:

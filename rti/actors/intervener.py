@@ -18,8 +18,8 @@ from rti.teacher import TeacherPolicy
 class Intervener(EpisodeActor):
     """Rollouts of groups that failed. One step policy serves all its episodes."""
 
-    def __init__(self, config: Config, generators: Sequence[str], teachers: Sequence[str] = ()):
-        super().__init__(config, generators, teachers)
+    def __init__(self, config: Config, teachers: Sequence[str] = ()):
+        super().__init__(config, teachers)
         self.episodes = config.interveners.episodes
         self._policy: StepPolicy | None = None
 

@@ -9,6 +9,13 @@ from __future__ import annotations
 import msgspec
 
 
+class RootOf(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a branch begins: before turn `turn` of an encoded trajectory."""
+
+    parent: bytes
+    turn: int
+
+
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """Episodes to run. `members` are numbers within the group; of an intervened order they are attempts."""
 
@@ -20,6 +27,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     seeds: tuple[int, ...]
     temperature: float
     intervened: bool = False
+    root: RootOf | None = None  # the episodes are branches from there
 
     @property
     def cost(self) -> int:
@@ -35,6 +43,13 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         keep = [i for i, m in enumerate(self.members) if m in members]
         return msgspec.structs.replace(self, members=tuple(self.members[i] for i in keep),
                                        seeds=tuple(self.seeds[i] for i in keep))
+
+
+class Roster(msgspec.Struct, frozen=True, array_like=True):
+    """The generators that serve, by their full names. Of two rosters the one with the larger number is the newer one."""
+
+    number: int
+    names: tuple[str, ...]
 
 
 class TaskName(msgspec.Struct, frozen=True, array_like=True):

@@ -1,7 +1,8 @@
 """A pool of actors that carry out orders: least loaded first, waiting in line where all are busy. Knows no Ray.
 
-A member that is lost gets no orders until it is back; whoever gave it an order gets the loss as an error and decides. Orders
-wait first come, first served, so that none starves.
+A member that is lost gets no orders until it is back; whoever gave it an order gets the loss as an error and decides. One that
+never comes back is dropped, and the others go on. Members join and leave while orders run: one that leaves takes no more of
+them, and ends with its last. Orders wait first come, first served, so that none starves.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import Generic, Protocol, Sequence, TypeVar
+from typing import Any, Coroutine, Generic, Protocol, Sequence, TypeVar
 
 from rti.actors.messages import Order
 from rti.control.concurrency import all_of
-from rti.control.faults import ActorLost
+from rti.control.faults import ActorGone, ActorLost
 from rti.engines.usage import Usage, UsageBook
 
 log = logging.getLogger(__name__)
@@ -37,70 +38,135 @@ class Member(Protocol):
         """Return when the actor answers again. Raises ActorGone where it never will."""
         ...
 
+    def end(self) -> None:
+        """End the actor for good, whether it is there or not: its resources are free."""
+        ...
+
 
 M = TypeVar("M", bound=Member)
 
 
+class _Seat(Generic[M]):
+    """A member and what the pool knows of it."""
+
+    def __init__(self, member: M):
+        self.member = member
+        self.load = 0
+        self.live, self.leaving = True, False
+        self.reviving: asyncio.Task[None] | None = None
+
+    def takes(self, cost: int) -> bool:
+        """An order larger than a member's capacity goes to an idle one, which then works through it."""
+        return self.live and not self.leaving and (self.load + cost <= self.member.capacity or self.load == 0)
+
+
 class Pool(Generic[M]):
-    """See the module's docstring. `restarts` counts the members that came back."""
+    """See the module's docstring. `restarts` counts the members that came back, `gone` those that did not, `done` the orders
+    that were carried out. `kept`: somebody (rti.actors.keeper) replaces members that are gone, so that orders wait for them."""
 
     def __init__(self, members: Sequence[M]):
         if not members:
             raise ValueError("a pool needs at least one member")
-        self.members = list(members)
-        self._load = [0] * len(self.members)
-        self._live = [True] * len(self.members)
-        self._waiting: deque[tuple[int, asyncio.Future[int]]] = deque()
-        self._reviving: set[asyncio.Task[None]] = set()
+        self._seats = [_Seat(member) for member in members]
+        self._waiting: deque[tuple[int, asyncio.Future[_Seat[M]]]] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._broken: BaseException | None = None
-        self.restarts = 0
+        self._used = UsageBook()        # by members that left
+        self.restarts = self.gone = self.done = 0
+        self.last_gone: ActorGone | None = None
+        self.kept = False
+
+    @property
+    def members(self) -> list[M]:
+        return [seat.member for seat in self._seats]
 
     @property
     def alive(self) -> int:
-        return sum(self._live)
+        return sum(seat.live for seat in self._seats)
+
+    @property
+    def size(self) -> int:
+        """Members that are there or coming back. Those that leave are not counted."""
+        return sum(not seat.leaving for seat in self._seats)
+
+    @property
+    def demand(self) -> int:
+        """Episodes under way and waiting."""
+        return sum(seat.load for seat in self._seats) + sum(cost for cost, place in self._waiting if not place.done())
 
     async def run(self, order: Order) -> list[bytes]:
-        index = await self._acquire(order.cost)
+        seat = await self._acquire(order.cost)
         try:
-            return await self.members[index].run(order)
+            answer = await seat.member.run(order)
+            self.done += 1
+            return answer
         except ActorLost as loss:
-            self._lose(index, loss)
+            self._lose(seat, loss)
             raise
         finally:
-            self._load[index] -= order.cost
-            self._serve()
+            self._free(seat, order.cost)
 
     async def usage(self) -> UsageBook:
         """What all members asked of endpoints since the last call. What one asked before its death is not counted."""
-        book = UsageBook()
-
-        async def ask(index: int) -> None:
-            try:
-                book.merge(await self.members[index].usage())
-            except ActorLost as loss:
-                self._lose(index, loss)
-
-        await all_of(ask(i) for i, live in enumerate(self._live) if live)
+        book, self._used = self._used, UsageBook()
+        await all_of(self._ask_usage(seat, book) for seat in self._seats if seat.live)
         return book
 
     async def close(self) -> None:
-        for task in self._reviving:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._reviving, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _acquire(self, cost: int) -> int:
+    # --- joining and leaving -------------------------------------------------------------------------------------
+    async def add(self, member: M) -> None:
+        """A member that answers joins."""
+        self._seats.append(_Seat(member))
+        self._serve()
+
+    def retire(self, count: int) -> None:
+        """Have so many members leave: lost ones first, then the least loaded, of equals the newest. Returns at once."""
+        staying = [(seat.live, seat.load / seat.member.capacity, -i) for i, seat in enumerate(self._seats) if not seat.leaving]
+        for _, _, place in sorted(staying)[:count]:
+            self._seats[-place].leaving = True
+        for seat in [s for s in self._seats if s.leaving and not s.load]:
+            self._part(seat)
+
+    def _part(self, seat: _Seat[M]) -> None:
+        """The member has nothing left to do here."""
+        if seat in self._seats:
+            self._seats.remove(seat)
+            if seat.reviving is not None:
+                seat.reviving.cancel()
+            self._background(self._end(seat))
+
+    async def _end(self, seat: _Seat[M]) -> None:
+        try:
+            if seat.live:
+                self._used.merge(await seat.member.usage())
+        except ActorLost as loss:
+            log.debug("%s is lost as it leaves: %s", seat.member.name, loss)
+        finally:
+            seat.member.end()
+
+    # --- places --------------------------------------------------------------------------------------------------
+    async def _acquire(self, cost: int) -> _Seat[M]:
         if self._broken is not None:
             raise self._broken
-        place: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        place: asyncio.Future[_Seat[M]] = asyncio.get_running_loop().create_future()
         self._waiting.append((cost, place))
         self._serve()
         try:
             return await place
         except asyncio.CancelledError:
             if place.done() and not place.cancelled() and place.exception() is None:    # placed, and cancelled in the same tick
-                self._load[place.result()] -= cost
-                self._serve()
+                self._free(place.result(), cost)
             raise
+
+    def _free(self, seat: _Seat[M], cost: int) -> None:
+        seat.load -= cost
+        if seat.leaving and not seat.load:
+            self._part(seat)
+        self._serve()
 
     def _serve(self) -> None:
         """Place the orders at the head of the line while there is room."""
@@ -109,39 +175,61 @@ class Pool(Generic[M]):
             if place.done():        # cancelled while it waited
                 self._waiting.popleft()
                 continue
-            index = self._least_loaded(cost)
-            if index is None:
+            free = [seat for seat in self._seats if seat.takes(cost)]
+            if not free:
                 return
+            seat = min(free, key=lambda s: s.load / s.member.capacity)      # of equals the oldest
             self._waiting.popleft()
-            self._load[index] += cost
-            place.set_result(index)
+            seat.load += cost
+            place.set_result(seat)
 
-    def _least_loaded(self, cost: int) -> int | None:
-        """An order larger than a member's capacity goes to an idle one, which then works through it."""
-        free = [i for i, m in enumerate(self.members)
-                if self._live[i] and (self._load[i] + cost <= m.capacity or self._load[i] == 0)]
-        return min(free, key=lambda i: (self._load[i] / self.members[i].capacity, i), default=None)
-
-    def _lose(self, index: int, loss: ActorLost) -> None:
-        if self._live[index]:
-            self._live[index] = False
-            log.warning("%s is lost: %s", self.members[index].name, loss)
-            task = asyncio.create_task(self._revive(index, loss))
-            self._reviving.add(task)
-            task.add_done_callback(self._reviving.discard)
-
-    async def _revive(self, index: int, loss: ActorLost) -> None:
-        member = self.members[index]
+    # --- losses --------------------------------------------------------------------------------------------------
+    async def _ask_usage(self, seat: _Seat[M], book: UsageBook) -> None:
         try:
-            await member.revive(loss)
-        except Exception as e:      # whatever it is, those who wait for a place must hear of it
-            self._broken = e
-            for _, place in self._waiting:
-                if not place.done():
-                    place.set_exception(e)
-            self._waiting.clear()
+            book.merge(await seat.member.usage())
+        except ActorLost as loss:
+            self._lose(seat, loss)
+
+    def _lose(self, seat: _Seat[M], loss: ActorLost) -> None:
+        if seat.live and seat in self._seats:
+            seat.live = False
+            log.warning("%s is lost: %s", seat.member.name, loss)
+            seat.reviving = self._background(self._revive(seat, loss))
+
+    async def _revive(self, seat: _Seat[M], loss: ActorLost) -> None:
+        try:
+            await seat.member.revive(loss)
+        except ActorGone as gone:
+            self._drop(seat, gone)
             return
-        self._live[index] = True
+        except Exception as e:      # whatever it is, those who wait for a place must hear of it
+            self._break(e)
+            return
+        seat.live, seat.reviving = True, None
         self.restarts += 1
-        log.warning("%s is back", member.name)
+        log.warning("%s is back", seat.member.name)
         self._serve()
+
+    def _drop(self, seat: _Seat[M], gone: ActorGone) -> None:
+        """Go on without a member that does not come back; only the last one takes the pool with it."""
+        seat.reviving = None
+        self._seats.remove(seat)
+        seat.member.end()       # it must not come back unbeknown, nor hold what its successor needs
+        self.gone += 1
+        self.last_gone = gone
+        log.warning("%s is gone for good, %d others are there: %s", seat.member.name, len(self._seats), gone)
+        if not self._seats and not self.kept:
+            self._break(gone)
+
+    def _break(self, error: BaseException) -> None:
+        self._broken = error
+        for _, place in self._waiting:
+            if not place.done():
+                place.set_exception(error)
+        self._waiting.clear()
+
+    def _background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

@@ -19,15 +19,14 @@ from typing import Any, Callable
 from rti.actors.build import Parts, build, cpus_of
 from rti.actors.cluster import Cluster
 from rti.actors.controller import Actors, Controller
-from rti.actors.fleet import Fleet
 from rti.actors.launching import ToProgress, check_model, check_teacher
 from rti.actors.services import check_services
 from rti.actors.measure import Meter, tree_gb
-from rti.actors.pool import Pool
 from rti.config.keys import ConfigError
 from rti.config.schema import Config
 from rti.evaluation import table
 from rti.learner.checkpoint import newest_whole, problem_of, step_of
+from rti.run import control
 from rti.run.directory import SUMMARY, RunDirectory, is_run, summary
 from rti.run.progress import Progress, open_progress
 
@@ -43,6 +42,7 @@ def train(config: Config, resume: str = "auto") -> int:
     config, wanted = _place(config, resume)
     run_dir = Path(config.run_dir)
     with RunDirectory.open(run_dir, config, resume=resume != "never") as run:
+        control.restore(run_dir, config)
         checkpoint = wanted or (newest_whole(run.checkpoints) if run.resumed else None)
         done = step_of(checkpoint) if checkpoint else 0
         if wanted is None and done >= config.steps and (run_dir / SUMMARY).is_file():
@@ -128,9 +128,9 @@ async def _train(config: Config, run: RunDirectory, checkpoint: Path | None, pro
 
 
 def _actors(parts: Parts) -> Actors:
-    assert parts.buffer is not None and parts.learner is not None
-    return Actors(workers=parts.pool(), interveners=Pool(parts.interveners), generators=parts.fleet(), buffer=parts.buffer,
-                  learner=parts.learner, teachers=Fleet(parts.teachers) if parts.teachers else None)
+    assert parts.interveners is not None and parts.buffer is not None and parts.learner is not None
+    return Actors(workers=parts.workers, interveners=parts.interveners, generators=parts.fleet, buffer=parts.buffer,
+                  learner=parts.learner, keepers=parts.keepers, teachers=parts.teachers)
 
 
 class Stopper:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 def load_algorithm(config: AlgoConfig, intervention: InterventionConfig, train_truncated: bool = True) -> Algorithm:
     """`train_truncated` is rollout.train_truncated: whether an episode that a length limit cut is trained on."""
+    from rti.algos.aepo import AEPO
     from rti.algos.grpo import GRPO
     from rti.algos.gspo import GSPO
     from rti.algos.luffy import LUFFY
@@ -31,8 +32,10 @@ def load_algorithm(config: AlgoConfig, intervention: InterventionConfig, train_t
     if config.name == "rti":
         return RTI(**shared, weight_eps=intervention.weight_eps, reweight=intervention.reweight,
                    denominator=intervention.denominator)
+    if config.name == "aepo":
+        return AEPO(**shared, alpha=config.entropy_advantage, high_entropy=config.high_entropy)
     if config.name == "opd":
         return OPD(**shared, coef=config.distill_coef, with_reward=config.distill_reward)
     if config.name == "luffy":
         return LUFFY(**shared, shaping=config.shaping)
-    raise ValueError(f"algo.name is {config.name!r}; it must be one of grpo, gspo, opd, luffy, rti")
+    raise ValueError(f"algo.name is {config.name!r}; it must be one of grpo, gspo, aepo, opd, luffy, rti")

@@ -74,7 +74,7 @@ class Algorithm(Protocol):
         ...
 
     def loss(self, batch: TokenBatch, current_logps: torch.Tensor, entropy: torch.Tensor | None = None) -> LossOutput:
-        """`current_logps` [N] carries the gradient; `entropy` [N] is only measured."""
+        """`current_logps` [N] carries the gradient; `entropy` [N] (nats, of the policy at the token) has none."""
         ...
 
 
@@ -111,6 +111,7 @@ _MEANS = {      # key: (sum, count)
     "policy/logp_gap": ("logp_gap", "plain"),
     "policy/entropy": ("entropy", "entropy_tokens"),
     "policy/reference_kl": ("reference_kl", "tokens"),
+    "policy/clip_kept": ("clip_kept", "tokens"),
     "policy/importance_mean": ("importance", "tokens"),
     "policy/importance_capped": ("importance_capped", "tokens"),
     "policy/teacher_kl": ("teacher_kl", "tokens"),

@@ -61,19 +61,25 @@ def importance_weights(batch: TokenBatch, gap: torch.Tensor, cap: float) -> tupl
 
 def policy_loss(batch: TokenBatch, current_logps: torch.Tensor, log_ratio: torch.Tensor, weights: torch.Tensor, *,
                 clip_low: float, clip_high: float, kl_coef: float, entropy: torch.Tensor | None,
-                gap: torch.Tensor | None = None) -> LossOutput:
+                gap: torch.Tensor | None = None, kept: torch.Tensor | None = None) -> LossOutput:
     """-sum_t scale_t w_t min(rho_t A_t, clip(rho_t, 1 - clip_low, 1 + clip_high) A_t) (+ kl_coef sum_t scale_t k3_t).
 
     rho_t = exp(log_ratio_t). With scale_t = 1 / (|tau_i| n) this is the mean over the step's n trajectories of each one's
     mean over its agent tokens. Sums are in float64, so that they hardly depend on how the step is cut into micro-batches.
     `gap` [N]: the token's own log pi_theta - log behaviour, where that is not what log_ratio is; it is only measured.
+    `kept` bool [N]: where the upper bound clips such a token its value is the bound, and its gradient stays: the bound times
+    rho_t / sg(rho_t).
     """
     mask = batch.mask
     current = masked(mask, current_logps.float())
     advantages, scales = masked(mask, batch.advantages), masked(mask, batch.scales)
     weights = masked(mask, weights.detach())
     ratio = torch.exp(log_ratio)
-    surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - clip_low, 1 + clip_high) * advantages)
+    bounded = ratio.clamp(1 - clip_low, 1 + clip_high)
+    if kept is not None:
+        with_gradient = (1 + clip_high) * torch.exp(log_ratio - log_ratio.detach())
+        bounded = torch.where(kept & (ratio > 1 + clip_high), with_gradient, bounded)
+    surrogate = torch.minimum(ratio * advantages, bounded * advantages)
     objective = (scales * masked(mask, weights * surrogate)).double().sum()
     loss = -objective
     sums = {}

@@ -143,7 +143,7 @@ class RolloutConfig:
 @dataclass
 class AlgoConfig:
     name: str = "rti"
-    """rti, grpo, gspo, opd or luffy."""
+    """rti, grpo, gspo, aepo, opd or luffy."""
     clip_low: float = 0.2
     """The ratio is clipped to no less than 1 - clip_low."""
     clip_high: float = 0.2
@@ -167,6 +167,23 @@ class AlgoConfig:
     """opd: whether the advantage of the group's rewards is added."""
     shaping: float = 0.1
     """luffy: gamma of f(p) = p / (p + gamma), which a token of the teacher's counts with."""
+    dynamic_sampling: int = 0
+    """Groups that one step may pass over because they teach nothing (all rewards equal), taking others instead; 0: none."""
+    entropy_advantage: float = 0.2
+    """aepo: alpha of A (1 + alpha z), z a token's normalised entropy; 0: the advantage as it is."""
+    high_entropy: float = 1.0
+    """aepo: tokens whose entropy is more than so many standard deviations above their sequence's mean keep their gradient when
+    the ratio's upper bound clips them."""
+    branch_balance: float = 1.0
+    """aepo: beta of the share of whole rollouts in a group, sigmoid(beta (H_root - H_tool)), entropies in nats."""
+    branch_base: float = 0.5
+    """aepo: P0 of the probability to branch at a turn, (P0 + gamma dH) (1 - penalty l)."""
+    branch_gamma: float = 0.2
+    """aepo: gamma of it; dH is the entropy of the turn's first tokens less that of the first turn's, in nats."""
+    branch_penalty: float = 0.25
+    """aepo: what each turn in a row (l) that was branched at takes away from it."""
+    branch_tokens: int = 20
+    """aepo: how many of a turn's first tokens its entropy is measured on."""
 
 
 @dataclass

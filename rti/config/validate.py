@@ -26,7 +26,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "env.tau2.profile": ("paper", "official"),
     "env.tau2.user": ("llm", "scripted"),
     "env.tau2.nl_assertions": ("judge", "skip"),
-    "algo.name": ("rti", "grpo", "gspo", "opd", "luffy"),
+    "algo.name": ("rti", "grpo", "gspo", "aepo", "opd", "luffy"),
     "algo.aggregation": ("sequence", "token"),
     "algo.ratio": ("behaviour", "proximal"),
     "intervention.denominator": ("roll", "correction", "one"),
@@ -55,6 +55,9 @@ AT_LEAST: dict[str, float] = {
     "rollout.group_size": 2, "rollout.groups_per_step": 1, "rollout.max_tokens": 1, "rollout.max_context": 2,
     "rollout.retries": 0,
     "algo.clip_low": 0, "algo.clip_high": 0, "algo.kl_coef": 0, "algo.distill_coef": 0,
+    "algo.dynamic_sampling": 0, "algo.entropy_advantage": 0, "algo.branch_balance": 0, "algo.branch_base": 0,
+    "algo.branch_gamma": 0, "algo.branch_penalty": 0, "algo.branch_tokens": 1,
+    "algo.high_entropy": -10,
     "intervention.attempts": 1, "intervention.delta": 0, "intervention.weight_eps": 0,
     "hardware.nodes": 1, "hardware.gpus_per_node": 0, "hardware.gpu_gb": 0,
     **{f"{engines}.{key}": 1 for engines in ENGINES for key in ("replicas", "tensor_parallel", "concurrency")},
@@ -151,6 +154,9 @@ def _training(config: Config) -> Iterator[Fault]:
         key = "ratio" if config.algo.ratio != "behaviour" else "aggregation"
         yield (f"algo.{key}", "GSPO has one ratio for a whole sequence, under the policy that sampled it",
                "Leave algo.ratio at behaviour and algo.aggregation at sequence, or choose algo=grpo")
+    if config.algo.name == "aepo" and config.algo.ratio != "behaviour":
+        yield ("algo.ratio", "AEPO's clip is of the ratio to what sampled the token",
+               "Leave it at behaviour, or choose algo=grpo")
     for engines in ENGINES:
         if value_of(config, f"{engines}.tensor_parallel") > 1 and value_of(config, f"{engines}.engine") == "torch":
             yield (f"{engines}.tensor_parallel", "the torch engine keeps a whole replica on one GPU",

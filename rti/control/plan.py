@@ -5,6 +5,7 @@ invariant 6 (see admission.py; `sweep` before every step) and invariant 7 (ticke
 
     admit -> RUNNING -> ready -> READY -> lease -> LEASED -> commit -> SPENT -> published -> gone
                   \\________________\\____ sweep: voided, admitted anew (or dropped after `max_voids` times)
+                                    \\____ pass_over: it teaches nothing, and the step takes another (dynamic sampling)
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Entry:
     admitted_version: int
     phase: Phase = Phase.RUNNING
     oldest_version: int | None = None   # of any token; known when it is ready
+    idle: str = ""                     # why it teaches nothing; known when it is ready
 
     @property
     def age_version(self) -> int:
@@ -58,13 +60,15 @@ class PlanError(RuntimeError):
 class Plan:
     """See the module's docstring. All times are versions and steps; there is no clock here."""
 
-    def __init__(self, order: TaskOrder, *, groups_per_step: int, max_staleness: int, steps: int, max_voids: int = 3):
+    def __init__(self, order: TaskOrder, *, groups_per_step: int, max_staleness: int, steps: int, max_voids: int = 3,
+                 max_passed: int = 0):
         admission.slots(groups_per_step, max_staleness)     # refuses bad numbers
         self.order = order
         self.groups_per_step = groups_per_step
         self.max_staleness = max_staleness
         self.steps = steps
         self.max_voids = max_voids
+        self.max_passed = max_passed    # groups that one step may pass over
         self.step = 0                   # steps taken
         self.version = 0                # the learner's
         self.published_version = 0      # the generators'
@@ -72,6 +76,8 @@ class Plan:
         self._done: set[int] = set()    # ordinals at or above the frontier that were consumed or dropped
         self._frontier = 0              # every ordinal below it was consumed or dropped
         self._dropped: list[int] = []
+        self._passed: list[int] = []        # passed over by steps that were taken
+        self._passing: set[int] = set()     # by the step under way: forgotten where it is not taken
         self._voids: dict[int, int] = {}
         self._again: list[int] = []     # heap of voided ordinals
         self._next = 0                  # the first ordinal never admitted
@@ -111,19 +117,19 @@ class Plan:
 
     def _unseen(self) -> int:
         self._next = max(self._next, self._frontier)
-        while self._next in self._done or self._next in self._entries:
+        while self._next in self._done or self._next in self._entries or self._next in self._passing:
             self._next += 1
         self._next += 1
         return self._next - 1
 
-    def ready(self, ticket: Ticket, oldest_version: int) -> bool:
+    def ready(self, ticket: Ticket, oldest_version: int, idle: str = "") -> bool:
         """The group is whole and in the buffer. False where it was voided meanwhile: the caller discards it."""
         entry = self._entries.get(ticket.ordinal)
         if entry is None or entry.ticket != ticket:
             return False
         if entry.phase is not Phase.RUNNING:
             raise PlanError(f"group {ticket.group_id} is {entry.phase}, and became ready once more")
-        entry.phase, entry.oldest_version = Phase.READY, oldest_version
+        entry.phase, entry.oldest_version, entry.idle = Phase.READY, oldest_version, idle
         return True
 
     def adopt(self, held: Sequence[Facts]) -> list[str]:
@@ -145,7 +151,8 @@ class Plan:
 
     def _upcoming(self, count: int) -> list[int]:
         """The first ordinals that neither hold a slot nor are done with."""
-        free = (o for o in itertools.count(self._frontier) if o not in self._done and o not in self._entries)
+        held = self._entries.keys() | self._passing
+        free = (o for o in itertools.count(self._frontier) if o not in self._done and o not in held)
         return list(itertools.islice(free, count))
 
     def _adopt(self, ordinal: int, facts: Facts) -> bool:
@@ -155,8 +162,29 @@ class Plan:
         ticket = self.order.ticket(ordinal, self._voids.get(ordinal, 0))
         self._again = [o for o in self._again if o != ordinal]
         heapq.heapify(self._again)
-        self._entries[ordinal] = Entry(ticket, facts.admitted_version, Phase.READY, facts.oldest_version)
+        self._entries[ordinal] = Entry(ticket, facts.admitted_version, Phase.READY, facts.oldest_version, facts.idle)
         return True
+
+    def pass_over(self) -> list[Entry]:
+        """Dynamic sampling: take out groups that teach nothing, so that others can take their slots; at most `max_passed` a
+        step, the first ones in plan order.
+
+        Which ones go does not depend on the order in which they became ready (invariant 7): a group goes as soon as it is sure
+        that fewer than `max_passed` before it will. Until then it waits; with the bound reached, the step consumes the rest.
+        """
+        gone: list[Entry] = []
+        before = 0      # groups before this one that went, may still go, or are not known yet
+        for ordinal in sorted(self._entries.keys() | self._passing):
+            if ordinal in self._passing:
+                before += 1
+                continue
+            entry = self._entries[ordinal]
+            if entry.phase is Phase.READY and entry.idle and max(before, len(self._passing)) < self.max_passed:
+                del self._entries[ordinal]
+                self._passing.add(ordinal)
+                gone.append(entry)
+            before += entry.phase is Phase.RUNNING or bool(entry.idle)
+        return gone
 
     def sweep(self) -> list[Voided]:
         """Void the groups that the step taken now could not consume. Frees their slots."""
@@ -181,7 +209,7 @@ class Plan:
         """The groups of the next step in plan order, oldest versions chosen first; None where too few are ready."""
         if self.count(Phase.LEASED):
             raise PlanError(f"step {self.step + 1} is under way")
-        ready = self.entries(Phase.READY)
+        ready = [e for e in self.entries(Phase.READY) if not e.idle or len(self._passing) >= self.max_passed]
         if len(ready) < self.groups_per_step:
             return None
         chosen = sorted(ready, key=lambda e: (e.age_version, e.ticket))[:self.groups_per_step]
@@ -203,6 +231,10 @@ class Plan:
         for entry in leased:
             entry.phase = Phase.SPENT
             self._finish(entry.ticket.ordinal)
+        for ordinal in sorted(self._passing):
+            self._passed.append(ordinal)
+            self._finish(ordinal)
+        self._passing.clear()
         self.step += 1
         self.version = version
 
@@ -226,6 +258,7 @@ class Plan:
             raise PlanError("a checkpoint is taken between steps")
         return {"step": self.step, "version": self.version, "n_tasks": self.order.n_tasks, "frontier": self._frontier,
                 "done_beyond": sorted(self._done), "dropped": list(self._dropped),
+                "passed": list(self._passed),
                 "voids": [[o, n] for o, n in sorted(self._voids.items())]}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -239,13 +272,15 @@ class Plan:
         self._frontier = self._next = state["frontier"]
         self._done = set(state["done_beyond"])
         self._dropped = list(state["dropped"])
+        self._passed = list(state.get("passed", ()))    # checkpoints of before there was dynamic sampling have none
+        self._passing.clear()
         self._voids = {ordinal: n for ordinal, n in state["voids"]}
         self._again = []
 
     def consumed_ids(self) -> list[str]:
         """The groups that steps consumed, in plan order."""
-        dropped = set(self._dropped)
-        return [self.order.ticket(o).group_id for o in (*range(self._frontier), *sorted(self._done)) if o not in dropped]
+        others = {*self._dropped, *self._passed}
+        return [self.order.ticket(o).group_id for o in (*range(self._frontier), *sorted(self._done)) if o not in others]
 
     @property
     def dropped(self) -> Sequence[int]:

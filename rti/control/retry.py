@@ -46,6 +46,15 @@ def teaches(group: Group, train_truncated: bool = True, distils: bool = False) -
     return len({m.reward for m in group.members if use_of(m.ending, train_truncated).trained}) > 1
 
 
+def idle(group: Group, train_truncated: bool = True, distils: bool = False) -> str:
+    """Why a group teaches nothing, for people; empty where it teaches."""
+    if teaches(group, train_truncated, distils):
+        return ""
+    rewards = [m.reward for m in group.members if use_of(m.ending, train_truncated).trained]
+    tried = f"; intervened rollouts: {len(group.attempts)}, none succeeded" if group.attempts else ""
+    return (f"every member that trains has reward {rewards[0]:g}" if rewards else "no member trains") + tried
+
+
 class RetriesExhausted(RuntimeError):
     """An episode was lost more often than the configuration allows."""
 

@@ -18,20 +18,22 @@ _SLACK = 16 << 20   # dead bytes that the journal may hold beyond the live ones 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a group beside its bytes. Versions are over all its tokens."""
+    """What is known of a group beside its bytes. Versions are over all its tokens. `idle` says why it teaches nothing; empty
+    where it teaches."""
 
     group_id: str
     admitted_version: int
     oldest_version: int
     newest_version: int
+    idle: str = ""
 
     def meta(self) -> dict[str, Any]:
         return {"id": self.group_id, "admitted": self.admitted_version, "oldest": self.oldest_version,
-                "newest": self.newest_version}
+                "newest": self.newest_version, "idle": self.idle}
 
     @classmethod
     def of(cls, meta: dict[str, Any]) -> Facts:
-        return cls(meta["id"], meta["admitted"], meta["oldest"], meta["newest"])
+        return cls(meta["id"], meta["admitted"], meta["oldest"], meta["newest"], meta.get("idle", ""))
 
 
 class GroupStore:

@@ -30,6 +30,7 @@ RUN_CHECKS = (
           checks.records_readable),
     Check("consumed-once", "a group is consumed by at most one step, or voided", "entries", checks.consumed_once),
     Check("nothing-skipped", "no group of the plan was passed over", "groups", checks.nothing_skipped),
+    Check("passed-over", "no step passed over more groups than algo.dynamic_sampling", "steps", checks.passed_over),
     Check("steps-contiguous", "steps are 1, 2, 3, .. in metrics and ledger", "steps", checks.steps_contiguous),
     Check("versions-monotonic", "weights never go back; an update adds one version and had a trained group", "entries",
           checks.versions_monotonic),

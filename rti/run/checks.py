@@ -19,7 +19,7 @@ from rti.config.schema import Config
 from rti.config.teacher import judges
 from rti.run.directory import CHECKPOINTS, LEDGER, METRICS, SUMMARY
 from rti.run.findings import Findings, Records
-from rti.run.ledger import DROPPED, NO_SIGNAL, TRAINED, LedgerEntry, totals
+from rti.run.ledger import DROPPED, NO_SIGNAL, PASSED, TRAINED, LedgerEntry, totals
 
 _GROUP_ID = re.compile(r"(\d+)-(\d+)")
 
@@ -40,7 +40,7 @@ def consumed_once(run: Records, found: Findings) -> None:
             at, first = ended[entry.group_id]
             found.breach(where, f"group {entry.group_id} is {entry.disposition} at step {entry.step}, but line {at} says "
                                 f"that it was {first.disposition} at step {first.step}")
-        elif entry.consumed or entry.disposition == DROPPED:
+        elif entry.consumed or entry.disposition in (DROPPED, PASSED):
             ended[entry.group_id] = (line, entry)
         if len(set(entry.ids)) != len(entry.ids):
             found.breach(where, f"group {entry.group_id} counts a rollout twice: {_twice(entry.ids)}")
@@ -48,7 +48,8 @@ def consumed_once(run: Records, found: Findings) -> None:
 
 def nothing_skipped(run: Records, found: Findings) -> None:
     """Field bug 28: of the plan's order, only what may be under way is missing below the furthest group consumed."""
-    done = {m for _, e in run.ledger if (e.consumed or e.disposition == DROPPED) and (m := _place(e.group_id)) is not None}
+    done = {m for _, e in run.ledger
+            if (e.consumed or e.disposition in (DROPPED, PASSED)) and (m := _place(e.group_id)) is not None}
     found.checked = len(done)
     if not done:
         return
@@ -60,6 +61,17 @@ def nothing_skipped(run: Records, found: Findings) -> None:
     if len(missing) > slots:
         found.breach(LEDGER, f"{len(missing)} groups before {furthest[0]}-{furthest[1]} were never consumed, and at most "
                              f"{slots} can be under way: {', '.join(missing[:5])} ...")
+
+
+def passed_over(run: Records, found: Findings) -> None:
+    """Dynamic sampling stays within its bound. Groups that were passed over are not kept: their reason stands in the ledger."""
+    bound = run.config.algo.dynamic_sampling
+    for step, entries in run.steps().items():
+        passed = [e.group_id for e in entries if e.disposition == PASSED]
+        found.checked += 1
+        if len(passed) > bound:
+            found.breach(f"{LEDGER} (step {step})", f"{len(passed)} groups were passed over ({', '.join(passed[:5])}), and "
+                                                    f"algo.dynamic_sampling is {bound}")
 
 
 def steps_contiguous(run: Records, found: Findings) -> None:
@@ -208,7 +220,7 @@ def _expected(entries: list[LedgerEntry]) -> dict[str, float]:
     consumed = [e for e in entries if e.consumed]
     out: dict[str, float] = {
         "groups/consumed": t.consumed, "groups/trained": t.trained, "groups/no_signal": t.no_signal, "groups/voided": t.voided,
-        "groups/failed": t.failed, "groups/rescued": t.rescued,
+        "groups/passed": t.passed, "groups/failed": t.failed, "groups/rescued": t.rescued,
     }
     rewards = [r for e in consumed for r in e.rewards]
     if rewards:

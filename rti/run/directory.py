@@ -17,7 +17,7 @@ from typing import Any, Callable, Collection, Mapping, Sequence
 
 from rti.config.load import check_resumable, dump, load_run_config
 from rti.config.schema import Config
-from rti.run import metrics, trajectories
+from rti.run import control, metrics, trajectories
 from rti.run.files import JsonLines, RecordError, read_json, read_lines, remove_partial, write_atomic, write_json
 from rti.run.ledger import LedgerEntry, read_ledger, totals
 from rti.run.lock import LOCK, DirectoryLock
@@ -64,7 +64,9 @@ class RunDirectory:
                 lock = DirectoryLock(path)
             resumed = is_run(path)
             if resumed:
-                check_resumable(load_run_config(path), config)
+                before = load_run_config(path)
+                check_resumable(before, config)
+                control.note_resumed(path, before, config)
             else:
                 _refuse_foreign(path)
             for part in (path, path / TRAJECTORIES, path / EVALUATIONS):

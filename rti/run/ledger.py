@@ -1,7 +1,7 @@
 """The ledger: which groups were consumed by which step (invariants 5, 6 and 8). One line of ledger.jsonl an entry.
 
 A group has at most one consuming entry (trained or no_signal), ever, and none follows it; a voided group comes back and is
-consumed later, unless it is dropped.
+consumed later, unless it is dropped; one that is passed over does not come back.
 Resume goes by this ledger, never by a count (field bug 28).
 """
 
@@ -20,11 +20,12 @@ TRAINED = "trained"         # took part in the step's update
 NO_SIGNAL = "no_signal"     # all rewards equal: consumed, but nothing to learn from
 VOIDED = "voided"           # not consumed: too old; run again under the same id
 DROPPED = "dropped"         # voided too often: not run again
-DISPOSITIONS = (TRAINED, NO_SIGNAL, VOIDED, DROPPED)
+PASSED = "passed"           # not consumed: it teaches nothing, and the step took another instead (algo.dynamic_sampling)
+DISPOSITIONS = (TRAINED, NO_SIGNAL, VOIDED, DROPPED, PASSED)
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one group at one step. `step` of a voided group is the step that would have consumed it."""
+    """What became of one group at one step. `step` of a group that was not consumed is the step that would have."""
 
     step: int
     group_id: str
@@ -40,7 +41,7 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0               # intervened rollouts run, the one taken included
     tokens: int = 0                 # agent tokens of the members
     ids: list[str] = []             # the members, in order
-    reason: str = ""                # of voided and dropped: why
+    reason: str = ""                # of voided, dropped and passed: why
 
     @property
     def consumed(self) -> bool:
@@ -71,10 +72,10 @@ def entry_for(group: Group, *, step: int, learner_version: int, trained: bool | 
 
 
 def voided(group_id: str, task_id: str, *, step: int, learner_version: int, oldest_version: int, reason: str,
-           dropped: bool = False, task_class: str = "") -> LedgerEntry:
+           disposition: str = VOIDED, task_class: str = "") -> LedgerEntry:
     """The entry of a group that is thrown away before `step`, perhaps before it was whole; `reason` is short, for people."""
     return LedgerEntry(
-        step=step, group_id=group_id, task_id=task_id, task_class=task_class, disposition=DROPPED if dropped else VOIDED,
+        step=step, group_id=group_id, task_id=task_id, task_class=task_class, disposition=disposition,
         learner_version=learner_version, oldest_version=oldest_version, staleness=learner_version - oldest_version,
         reason=reason)
 
@@ -97,6 +98,7 @@ class Totals(NamedTuple):
     trained: int
     no_signal: int
     voided: int         # dropped ones included
+    passed: int
     failed: int
     rescued: int
     intervened: int     # intervened rollouts
@@ -108,6 +110,7 @@ def totals(entries: Iterable[LedgerEntry]) -> Totals:
     consumed = [e for e in entries if e.consumed]
     return Totals(
         consumed=len(consumed), trained=kinds[TRAINED], no_signal=kinds[NO_SIGNAL], voided=kinds[VOIDED] + kinds[DROPPED],
+        passed=kinds[PASSED],
         failed=sum(e.failed for e in consumed), rescued=sum(e.replaced is not None for e in consumed),
         intervened=sum(e.attempts for e in consumed),
     )

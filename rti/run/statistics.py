@@ -35,7 +35,7 @@ def ledger_metrics(entries: Iterable[LedgerEntry]) -> dict[str, float]:
     """What the ledger says of one step. Put over `group_metrics`: the algorithm's word on what was trained wins there."""
     t = totals(entries)
     return {"groups/consumed": t.consumed, "groups/trained": t.trained, "groups/no_signal": t.no_signal,
-            "groups/voided": t.voided, "groups/failed": t.failed, "groups/rescued": t.rescued}
+            "groups/voided": t.voided, "groups/passed": t.passed, "groups/failed": t.failed, "groups/rescued": t.rescued}
 
 
 def _mean(key: str, values: Iterable[float]) -> dict[str, float]:
@@ -55,11 +55,18 @@ def _groups(groups: Sequence[Group]) -> dict[str, float]:
     trained = sum(g.teaches for g in groups)
     return {
         "groups/consumed": len(groups), "groups/trained": trained, "groups/no_signal": len(groups) - trained,
-        "groups/failed": failed, "groups/rescued": rescued,
+        "groups/failed": failed, "groups/rescued": rescued, **_branches(groups),
         **_share("groups/failed_share", failed, len(groups)), **_share("groups/rescued_share", rescued, failed),
         **_share("pass@G/before", len(groups) - failed, len(groups)),
         **_share("pass@G/after", sum(any(m.success for m in g.members) for g in groups), len(groups)),
     }
+
+
+def _branches(groups: Sequence[Group]) -> dict[str, float]:
+    """Nothing where no rollout was meant to be a branch."""
+    meant = [m.branch for g in groups for m in g.members if m.branch is not None]
+    dropped = sum(bool(b.dropped) for b in meant)
+    return {"groups/branches": len(meant) - dropped, "groups/branches_dropped": dropped} if meant else {}
 
 
 def _rewards(groups: Sequence[Group], members: Sequence[Trajectory]) -> dict[str, float]:

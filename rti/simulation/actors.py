@@ -16,7 +16,7 @@ import numpy as np
 from rti.actors.env_worker import EpisodeClient
 from rti.actors.fleet import GeneratorStatus
 from rti.actors.generator import GeneratorActor, GeneratorInfo, RemoteEngine
-from rti.actors.messages import Order, StepReport
+from rti.actors.messages import Order, Roster, StepReport
 from rti.actors.replay_buffer import BufferActor
 from rti.control.concurrency import all_of
 from rti.control.faults import LearnerLost
@@ -34,7 +34,10 @@ class _Wired:
         return await self.handle.call(self.name, method, args, limit_s or self._config.call_timeout_s)
 
     def kill(self, restart: bool) -> None:
-        self.handle.kill(self.name)
+        if restart:
+            self.handle.kill(self.name)
+        else:
+            self.handle.end(self.name)
 
 
 class Worker(_Wired, EpisodeClient):
@@ -60,7 +63,7 @@ class Generator:
         self._rng, self._served = rng, served
         self._weights: tuple[int, int] | None = None
         self._serving = asyncio.Event()
-        self._sampled, self._busy_s = 0, 0.0
+        self._sampled, self._busy_s, self._requests = 0, 0.0, 0
 
     async def ready(self) -> GeneratorInfo:
         return GeneratorInfo(max_context=1 << 20, pid=0)
@@ -74,11 +77,18 @@ class Generator:
 
     async def status(self) -> GeneratorStatus:
         version = self._weights[0] if self._weights else None
-        return GeneratorStatus(version=version, sampled=self._sampled, busy_s=self._busy_s)
+        return GeneratorStatus(version=version, sampled=self._sampled, busy_s=self._busy_s, requests=self._requests)
 
     async def generate(self, prompt_ids: np.ndarray, params: SamplingParams) -> Generation:
         """Two tokens, with time for an update of the weights between them."""
-        await self._serving.wait()
+        self._requests += 1
+        try:
+            await self._serving.wait()
+            return await self._sample()
+        finally:
+            self._requests -= 1
+
+    async def _sample(self) -> Generation:
         ids, versions = [], []
         for _ in range(2):
             took = float(self._rng.exponential(0.2))
@@ -96,23 +106,19 @@ class Generator:
 class EpisodeActor:
     """Env worker and intervener. Episodes fail as the environment does, at a rate of `broken`."""
 
-    def __init__(self, rng: np.random.Generator, generators: list[Replica], episodes: int, percent: int, broken: float):
-        self._rng, self._generators, self._percent, self._broken = rng, generators, percent, broken
+    def __init__(self, rng: np.random.Generator, find: Callable[[str], Replica], episodes: int, percent: int, broken: float):
+        self._rng, self._find, self._percent, self._broken = rng, find, percent, broken
         self._engine = RemoteEngine(60.0, clock=asyncio.get_running_loop().time)
-        self._room, self._connected = asyncio.Semaphore(episodes), False
-        self._setup = asyncio.Lock()
+        self._room = asyncio.Semaphore(episodes)
 
     async def ready(self) -> None:
-        async with self._setup:
-            if not self._connected:
-                await self._engine.connect(self._generators)
-                self._connected = True
+        """There is nothing to set up."""
 
     async def usage(self) -> dict[str, Usage]:
         return {}
 
-    async def run(self, order: Order) -> list[bytes]:
-        await self.ready()
+    async def run(self, order: Order, roster: Roster) -> list[bytes]:
+        self._engine.follow(roster, self._find)
         return await all_of(self._episode(order, id, seed) for id, seed in zip(order.ids(), order.seeds))
 
     async def _episode(self, order: Order, id: str, seed: int) -> bytes:

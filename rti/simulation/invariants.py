@@ -71,8 +71,9 @@ class Watch:
             raise Violation(f"the buffer holds {odd}, of which the plan knows nothing")
 
 
-def at_the_end(controller: Controller, config: Config, path: Path, live: Collection[str]) -> None:
-    """A finished run: nothing is under way, nothing was lost, nothing doubled, and the audit finds nothing."""
+def at_the_end(controller: Controller, config: Config, path: Path, live: Collection[str], processes: Collection[str]) -> None:
+    """A finished run: nothing is under way, nothing was lost, nothing doubled, and the audit finds nothing. `processes`: the
+    actors that there are."""
     plan = controller.plan
     ledger = read_ledger(path / LEDGER)
     consumed = [n.entry.group_id for n in ledger if n.entry.consumed]
@@ -87,8 +88,9 @@ def at_the_end(controller: Controller, config: Config, path: Path, live: Collect
     if plan._done:
         raise Violation(f"groups were passed over: the frontier is {plan._frontier}, beyond it {sorted(plan._done)} are done")
     for pool in (controller._actors.workers, controller._actors.interveners):
-        if any(pool._load) or pool._waiting:
-            raise Violation(f"a pool still counts work: {pool._load}")
+        if pool.demand:
+            raise Violation(f"a pool still counts work: {pool.demand}")
+    _nobody_forgotten(controller, processes)
     records = Records(path, config, read_lines(path / METRICS).lines, ledger, None, "", [], [])
     for check in RUN_CHECKS:
         if check.name == "no-secrets":
@@ -97,3 +99,12 @@ def at_the_end(controller: Controller, config: Config, path: Path, live: Collect
         check.run(records, findings)
         if findings.breaches:
             raise Violation(f"audit, {check.name}: {findings.breaches[0]}")
+
+
+def _nobody_forgotten(controller: Controller, processes: Collection[str]) -> None:
+    """Every process is a member of a pool or on its way into one: who left was ended, who is counted is there."""
+    actors = controller._actors
+    members = [m.name for crew in (actors.workers, actors.interveners, actors.generators) for m in crew.members]
+    coming = [m.name for keeper in actors.keepers for m in keeper._coming]
+    if odd := set(processes) ^ {"replay-buffer", *members, *coming}:
+        raise Violation(f"there are processes that nobody counts, or none where one is counted: {sorted(odd)}")

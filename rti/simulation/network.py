@@ -20,8 +20,9 @@ class Process:
 
     def __init__(self, name: str, node: int, make: Callable[[], Any], serial: bool):
         self.name, self.node, self.make, self.serial = name, node, make, serial
-        self.life, self.up, self.hung = 0, True, False
+        self.life, self.up, self.hung, self.lost = 0, True, False, False
         self.actor = make()
+        self.placed: asyncio.Future[None] | None = None     # calls of an actor that has no place yet wait for one
         self.tasks: set[asyncio.Task[Any]] = set()
         self.died: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.turn = asyncio.Lock()
@@ -36,11 +37,24 @@ class Network:
         self.on_death: Callable[[Process], None] = lambda process: None
         self.deaths = self.hangs = 0
 
-    def start(self, name: str, node: int, make: Callable[[], Any], serial: bool = False) -> None:
-        self.processes[name] = Process(name, node, make, serial)
+    def start(self, name: str, node: int, make: Callable[[], Any], serial: bool = False, after_s: float = 0.0) -> None:
+        """`after_s`: how long it takes until there is a place for it."""
+        process = self.processes[name] = Process(name, node, make, serial)
+        if after_s:
+            process.placed = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_later(after_s, process.placed.set_result, None)
+
+    def end(self, name: str) -> None:
+        """The process is ended for good, also one that has no place yet."""
+        if name in self.processes:
+            self.kill(name)
+            del self.processes[name]
 
     async def call(self, name: str, method: str, args: tuple[Any, ...], limit_s: float) -> Any:
-        process, what = self.processes[name], f"{name}.{method}"
+        process, what = self.processes.get(name), f"{name}.{method}"
+        if process is None:
+            await asyncio.sleep(self.latency_s)
+            raise ActorLost(f"{what}: ActorDiedError: it was ended")
         try:
             async with asyncio.timeout(limit_s) as limit:
                 return await self._call(process, method, args, what)
@@ -51,8 +65,10 @@ class Network:
 
     async def _call(self, process: Process, method: str, args: tuple[Any, ...], what: str) -> Any:
         await self._travel(process)
+        if process.placed is not None:
+            await asyncio.wait({process.placed})
         if not process.up:
-            raise ActorLost(f"{what}: the process is not there")
+            raise ActorLost(f"{what}: {'ActorDiedError' if process.lost else 'the process is not there'}")
         life, died = process.life, process.died
         work = asyncio.ensure_future(self._serve(process, method, args))
         process.tasks.add(work)
@@ -106,7 +122,15 @@ class Network:
         back_s = float(self.rng.exponential(2.0)) if back_s is None else back_s
         asyncio.get_running_loop().call_later(back_s, self._back, process)
 
+    def lose(self, name: str) -> None:
+        """The process dies and no new one comes in its place: its node left, and there is no other, or it died too often."""
+        if name in self.processes:
+            self.processes[name].lost = True
+            self.kill(name)
+
     def _back(self, process: Process) -> None:
+        if process.lost or self.processes.get(process.name) is not process:
+            return
         process.actor, process.up = process.make(), True
 
     def hang(self, name: str) -> None:
@@ -116,6 +140,6 @@ class Network:
             self.hangs += 1
 
     def lose_node(self, node: int) -> None:
-        for name, process in self.processes.items():
+        for name, process in list(self.processes.items()):
             if process.node == node:
                 self.kill(name)

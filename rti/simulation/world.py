@@ -13,13 +13,14 @@ import traceback
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 import numpy as np
 
 from rti.actors.controller import Actors, Controller
 from rti.actors.episodes import EpisodeRunner
 from rti.actors.fleet import Fleet
+from rti.actors.keeper import keepers_of
 from rti.actors.measure import Meter
 from rti.actors.messages import TaskIndex, TaskName
 from rti.actors.pool import Pool
@@ -29,17 +30,19 @@ from rti.control.faults import ActorGone
 from rti.control.journal import Journal, Kind
 from rti.control.seeds import derive
 from rti.learner.checkpoint import newest_whole
-from rti.run import metrics
+from rti.run import control, metrics
 from rti.run.directory import LEDGER, METRICS, RunDirectory
-from rti.run.files import read_lines
+from rti.run.files import read_lines, write_json
 from rti.run.lock import DirectoryLock
 from rti.simulation.actors import Buffer, EpisodeActor, Generator, Learner, Replica, Worker
 from rti.simulation.invariants import Violation, Watch, at_the_end
 from rti.simulation.loop import Killed, VirtualLoop
 from rti.simulation.network import Network, Process
 
-FAULTS = {"kill": 6, "hang": 2, "node": 1, "learner": 2, "hung learner": 0.5, "driver": 1.5, "write": 1.5, "stop": 1, "slow": 1}
-"""Kinds of faults, and how often each strikes in proportion."""
+FAULTS = {"kill": 6, "hang": 2, "node": 1, "learner": 2, "hung learner": 0.5, "driver": 1.5, "write": 1.5, "stop": 1, "slow": 1,
+          "gone": 2, "scale": 2}
+"""Kinds of faults, and how often each strikes in proportion. gone: an actor dies and does not come back; scale: somebody asks
+for other numbers of actors."""
 
 LIFE_S = 20_000.0
 
@@ -61,9 +64,6 @@ class Outcome:
 class Sizes:
     """How large the world of a seed is, and what goes wrong in it."""
 
-    workers: int
-    interveners: int
-    generators: int
     nodes: int
     tasks: int
     episodes: int
@@ -73,6 +73,7 @@ class Sizes:
     between_s: float    # mean time between faults
     latency_s: float
     memory_mb: int
+    places_s: float     # mean time until there is a place for an actor that is asked for while the run goes on
 
 
 def draw(seed: int) -> tuple[Config, Sizes]:
@@ -82,17 +83,25 @@ def draw(seed: int) -> tuple[Config, Sizes]:
     config.rollout.group_size, config.rollout.groups_per_step = int(rng.integers(2, 4)), int(rng.integers(1, 4))
     config.rollout.retries, config.rollout.timeout_s = 1000, 20.0
     config.intervention.attempts = int(rng.integers(1, 3))
+    config.algo.dynamic_sampling = seed % 8 if seed % 4 == 1 else 0     # not drawn, so that other seeds stay what they were
     config.async_.max_staleness = int(rng.integers(0, 4))
     config.checkpoint.every, config.checkpoint.keep = int(rng.integers(1, 4)), int(rng.integers(1, 3))
     config.evaluation.before, config.evaluation.after = bool(rng.random() < 0.2), bool(rng.random() < 0.2)
     config.evaluation.samples, config.records.tensorboard = 1, False
     config.ray.call_timeout_s, config.ray.start_timeout_s, config.ray.restarts = 40.0, 600.0, 1000
-    return config, Sizes(
-        workers=int(rng.integers(1, 4)), interveners=int(rng.integers(1, 3)), generators=int(rng.integers(1, 4)),
+    config.env_workers.count, config.interveners.min = int(rng.integers(1, 4)), int(rng.integers(1, 3))
+    config.generators.replicas = int(rng.integers(1, 4))
+    sizes = Sizes(
         nodes=int(rng.integers(1, 4)), tasks=int(rng.integers(3, 8)), episodes=int(rng.integers(2, 9)),
         percent=int(rng.integers(10, 70)), broken=float(rng.choice([0.0, 0.05])), faults=int(rng.integers(0, 10)),
         between_s=float(rng.exponential(4.0)) + 0.2, latency_s=float(rng.choice([0.001, 0.02, 0.2])),
-        memory_mb=int(rng.integers(0, 2)))
+        memory_mb=int(rng.integers(0, 2)), places_s=float(rng.exponential(3.0)) + 0.1)
+    config.env_workers.episodes = config.interveners.episodes = sizes.episodes
+    config.generators.concurrency, config.ray.idle_s = int(rng.integers(1, 9)), float(rng.exponential(5.0))
+    config.env_workers.max = int(rng.choice([0, config.env_workers.count + 2]))
+    config.interveners.max = config.interveners.min + int(rng.integers(0, 3))
+    config.generators.max = int(rng.choice([0, config.generators.replicas + 2]))
+    return config, sizes
 
 
 class World:
@@ -108,7 +117,7 @@ class World:
             self.sizes.broken = 0.0
         self.outcome = Outcome(seed)
         self.tasks = TaskIndex(train=[TaskName(f"train-{i}") for i in range(self.sizes.tasks)], test=[TaskName("test-0")])
-        self.now, self.kill_at_write = 0.0, False
+        self.now, self.kill_at_write, self.asked = 0.0, False, 0
         self.loop: VirtualLoop
 
     def run(self) -> Outcome:
@@ -138,11 +147,14 @@ class World:
         self.network = Network(self.rng, self.sizes.latency_s)
         self.network.on_death = self._on_death
         self.learner = Learner(self.rng, self.config.ray.call_timeout_s)
-        self._start_processes()
+        control.restore(self.path, self.config)
+        journal = str(self.path / "buffer.journal")
+        self.network.start("replay-buffer", 0, lambda: ReplayBuffer(journal, self.sizes.memory_mb), serial=True)
         self.controller = Controller(
             self.config, self._actors(), self.tasks, self.directory, Quiet(), intervenes=True,
             meter=Meter(clock=self.loop.time), episodes=EpisodeRunner(self.config.rollout.retries))
         self.watch = Watch(self.controller, self.learner)
+        self.begun = True
         chaos = asyncio.ensure_future(self._chaos())
         checkpoint = newest_whole(self.directory.checkpoints, lambda _: None) if self.directory.resumed else None
         try:
@@ -154,30 +166,51 @@ class World:
         finally:
             chaos.cancel()
         if finished:
-            at_the_end(self.controller, self.config, self.path, self._live() or ())
+            at_the_end(self.controller, self.config, self.path, self._live() or (), set(self.network.processes))
         return finished
 
-    def _start_processes(self) -> None:
-        sizes, rng, network = self.sizes, self.rng, self.network
-        self.replicas = [Replica(f"generator-{i}", network, self.config.ray) for i in range(sizes.generators)]
-        for i, replica in enumerate(self.replicas):
-            network.start(replica.name, i % sizes.nodes, lambda: Generator(rng, self._served))
-        for name in self._names():
-            network.start(name, len(network.processes) % sizes.nodes, lambda: EpisodeActor(
-                rng, self.replicas, sizes.episodes, sizes.percent, sizes.broken))
-        journal = str(self.path / "buffer.journal")
-        network.start("replay-buffer", 0, lambda: ReplayBuffer(journal, sizes.memory_mb), serial=True)
-
-    def _names(self) -> list[str]:
-        return ([f"env-worker-{i}" for i in range(self.sizes.workers)]
-                + [f"intervener-{i}" for i in range(self.sizes.interveners)])
-
     def _actors(self) -> Actors:
-        clients = [Worker(name, self.network, self.config, self.sizes.episodes) for name in self._names()]
+        config, self.begun = self.config, False
+        self.fleet = fleet = Fleet([self.generator(i) for i in range(config.generators.replicas)], poll_s=5.0)
+        workers = Pool([self.worker(i) for i in range(config.env_workers.count)])
+        interveners = Pool([self.intervener(i) for i in range(config.interveners.min)])
         return Actors(
-            workers=Pool(clients[:self.sizes.workers]), interveners=Pool(clients[self.sizes.workers:]),
-            generators=Fleet(self.replicas, poll_s=5.0), buffer=Buffer("replay-buffer", self.network, self.config.ray),
-            learner=self.learner)
+            workers=workers, interveners=interveners, generators=fleet, learner=self.learner,
+            buffer=Buffer("replay-buffer", self.network, config.ray),
+            keepers=keepers_of(config, workers, interveners, fleet, self, poll_s=2.0))
+
+    # --- asking for actors; see rti.actors.keeper.Makers ---------------------------------------------------------------
+    def worker(self, number: int) -> Worker:
+        return self._episodes(f"env-worker-{number}")
+
+    def intervener(self, number: int) -> Worker:
+        return self._episodes(f"intervener-{number}")
+
+    def generator(self, number: int) -> Replica:
+        self._place(f"generator-{number}", lambda: Generator(self.rng, self._served))
+        return self._find(f"generator-{number}")
+
+    def _episodes(self, name: str) -> Worker:
+        sizes = self.sizes
+        self._place(name, lambda: EpisodeActor(self.rng, self._find, sizes.episodes, sizes.percent, sizes.broken))
+        return Worker(name, self.network, self.config, sizes.episodes, lambda: self.fleet.roster)
+
+    def _find(self, name: str) -> Replica:
+        return Replica(name, self.network, self.config.ray)
+
+    def _place(self, name: str, make: Callable[[], Any]) -> None:
+        """The actors that a run begins with are there at once."""
+        after_s = float(self.rng.exponential(self.sizes.places_s)) if self.begun else 0.0
+        self.network.start(name, len(self.network.processes) % self.sizes.nodes, make, after_s=after_s)
+
+    def _ask_for_another_scale(self) -> None:
+        least = int(self.rng.integers(1, 4))
+        least_key, most_key = [("interveners.min", "interveners.max"), ("env_workers.count", "env_workers.max"),
+                               ("generators.replicas", "generators.max")][int(self.rng.integers(3))]
+        values = {least_key: least, most_key: least + int(self.rng.integers(-1, 3))}     # some make no sense, and are refused
+        self.asked += 1
+        change = control.Change(id=f"{self.asked:04d}", at="then", who="somebody", values=values)
+        write_json(self.path / control.REQUESTS / f"{change.id}.json", change)
 
     def _close(self) -> None:
         """What the system does for a process that ended."""
@@ -222,6 +255,10 @@ class World:
             self.learner.hung = True
         elif kind == "slow":
             network.slow = float(self.rng.choice([1.0, 5.0, 20.0]))
+        elif kind == "gone":
+            network.lose(str(self.rng.choice([name for name in network.processes if name != "replay-buffer"])))
+        elif kind == "scale":
+            self._ask_for_another_scale()
         elif kind == "stop":
             self.controller.stop()
         elif kind == "write":

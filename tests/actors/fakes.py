@@ -55,7 +55,8 @@ class FakeWorker:
     def __init__(self, world: World, name: str = "env-worker-0", capacity: int = 64):
         self.world, self.name, self.capacity = world, name, capacity
         self.busy = self.most_busy = self.revived = 0
-        self.gone = False
+        self.gone = self.ended = False
+        self.placed = asyncio.Event()       # only one that is asked for while others work waits for it
         self.used = UsageBook()
 
     async def run(self, order: Order) -> list[bytes]:
@@ -80,13 +81,21 @@ class FakeWorker:
             raise ActorGone(f"{self.name} does not come back")
         self.revived += 1
 
+    async def arrive(self) -> None:
+        await self.placed.wait()
+
+    def end(self) -> None:
+        self.ended = True
+
 
 class FakeGenerator:
     def __init__(self, world: World, name: str = "generator-0"):
         self.world, self.name = world, name
         self.version: int | None = None
         self.loads: list[int] = []
-        self.dead = False
+        self.dead = self.gone = self.ended = False
+        self.requests = 0
+        self.placed = asyncio.Event()
 
     async def load(self, weights: Any, version: int) -> None:
         if self.dead:
@@ -98,10 +107,19 @@ class FakeGenerator:
     async def status(self) -> GeneratorStatus:
         if self.dead:
             raise ActorLost(f"{self.name} died")
-        return GeneratorStatus(version=self.version, sampled=10 * len(self.loads), busy_s=0.1 * len(self.loads))
+        return GeneratorStatus(version=self.version, sampled=10 * len(self.loads), busy_s=0.1 * len(self.loads),
+                               requests=self.requests)
 
     async def revive(self, loss: ActorLost) -> None:
+        if self.gone:
+            raise ActorGone(f"{self.name} does not come back")
         self.dead, self.version, self.loads = False, None, []
+
+    async def arrive(self) -> None:
+        await self.placed.wait()
+
+    def end(self) -> None:
+        self.ended = True
 
     def die(self) -> None:
         self.dead = True

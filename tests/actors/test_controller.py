@@ -12,7 +12,7 @@ from rti.run import metrics
 from rti.run.audit import audit
 from rti.run.directory import _endpoints
 from rti.run.ledger import read_ledger
-from rti.trajectory import Ending
+from rti.trajectory import Ending, Message, Step, Trajectory, decode
 from tests.actors.fakes import FakeRun, FakeWorker, World, make_config
 
 
@@ -357,3 +357,48 @@ async def test_a_stop_in_an_evaluation_keeps_the_step_it_followed(tmp_path):
     assert [line["step"] for line in lines(tmp_path / "run")] == [1, 2]
     assert (tmp_path / "run" / "checkpoints" / "step-000002").is_dir()
     assert await FakeRun(tmp_path / "run", make_config(evaluation__every=2)).run()
+
+
+async def test_dynamic_sampling_passes_over_groups_that_teach_nothing(tmp_path):
+    config = make_config(algo__dynamic_sampling=100)
+    fake = FakeRun(tmp_path / "run", config, World(percent=15), intervenes=False)
+    assert await fake.run()
+    entries = [n.entry for n in read_ledger(tmp_path / "run" / "ledger.jsonl")]
+    passed = [e for e in entries if e.disposition == "passed"]
+    assert passed and {e.reason for e in passed} == {"every member that trains has reward 0"}
+    assert all(e.disposition == "trained" for e in entries if e.consumed)
+    assert sum(line["groups/passed"] for line in lines(tmp_path / "run")) == len(passed)
+    assert_audit_passes(tmp_path / "run")
+
+
+async def test_dynamic_sampling_never_stalls_a_run_in_which_nothing_teaches(tmp_path):
+    config = make_config(algo__dynamic_sampling=2)
+    fake = FakeRun(tmp_path / "run", config, World(percent=0), intervenes=False)
+    assert await fake.run()
+    assert [line["groups/passed"] for line in lines(tmp_path / "run")] == [2, 2, 2, 2]
+    assert [line["groups/no_signal"] for line in lines(tmp_path / "run")] == [3, 3, 3, 3]
+    assert_audit_passes(tmp_path / "run")
+
+
+class TwoTurns(World):
+    """Trajectories that say what their two turns were."""
+
+    def trajectory(self, order, id, seed):
+        made = super().trajectory(order, id, seed)
+        counts = [int((made.samples[0].turns == turn).sum()) for turn in range(2)]
+        made.steps = [Step(message=Message(role="assistant", content="On."), n_tokens=n) for n in counts]
+        return made
+
+
+async def test_aepo_fills_a_group_with_branches_of_its_rollouts(tmp_path):
+    config = make_config(algo__name="aepo", algo__branch_base=1.0, algo__branch_gamma=0.0)
+    fake = FakeRun(tmp_path / "run", config, TwoTurns(percent=50), intervenes=False)
+    assert await fake.run()
+    orders = [o for o in fake.world.orders if o.split == "train" and o.group_id == "0-0"]
+    assert sorted(m for o in orders for m in o.members) == list(range(config.rollout.group_size))
+    branches = [o for o in orders if o.root is not None]
+    assert orders[0].members == (0,) and branches
+    for order in branches:
+        parent = decode(order.root.parent, Trajectory)
+        assert parent.group_id == "0-0" and order.root.turn == 1
+    assert_audit_passes(tmp_path / "run")

@@ -46,16 +46,63 @@ async def test_nothing_is_loaded_before_the_first_publication():
     tending.cancel()
 
 
-async def test_a_generator_that_does_not_come_back_ends_the_tending():
+async def test_a_generator_that_does_not_come_back_is_dropped_and_the_last_one_ends_the_tending():
     f = fleet()
+    first, last = f.members
+    first.gone = last.gone = True
+    await f.publish("weights 1", 1)
+    first.die()
+    tending = asyncio.create_task(f.tend())
+    while f.size == 2:
+        await asyncio.sleep(0.001)
+    assert f.members == [last] and first.ended and f.gone == 1 and f.roster.names == ("generator-1",)
+    last.die()
+    with pytest.raises(ActorGone, match="generator-1 does not come back"):
+        await tending
 
-    async def gone(loss):
-        raise ActorGone("for good")
 
-    f.members[0].revive = gone
-    f.members[0].die()
-    with pytest.raises(ActorGone, match="for good"):
-        await f.tend()
+async def test_one_that_joins_is_named_to_episodes_only_once_it_serves_the_newest_weights():
+    f = fleet(1)
+    await f.publish("weights 1", 1)
+    before = f.roster
+    new, loading = FakeGenerator(f.members[0].world, "generator-7"), asyncio.Event()
+    load = new.load
+
+    async def slow(weights, version):
+        await loading.wait()
+        await load(weights, version)
+
+    new.load = slow
+    joining = asyncio.create_task(f.add(new))
+    await asyncio.sleep(0)
+    assert f.roster == before and before.names == ("generator-0",)
+    publishing = asyncio.create_task(f.publish("weights 2", 2))     # while it loads version 1
+    await asyncio.sleep(0)
+    loading.set()
+    await asyncio.gather(joining, publishing)
+    assert new.version == 2 and f.roster.names == ("generator-0", "generator-7") and f.roster.number > before.number
+
+
+async def test_one_that_leaves_is_named_no_more_and_ended_once_no_request_is_left_with_it():
+    f = fleet(2)
+    await f.publish("weights 1", 1)
+    busy, idle = f.members
+    busy.requests = 3
+    await f.work()
+    f.retire(1)
+    assert f.roster.names == ("generator-0",) and f.size == 1 and not idle.ended
+    while not idle.ended:
+        await asyncio.sleep(0.001)
+    f.retire(1)
+    await asyncio.sleep(0.02)
+    assert not busy.ended and f.size == 0
+    await f.publish("weights 2", 2)
+    assert busy.version == 2, "while it drains it serves what is newest"
+    busy.requests = 0
+    while not busy.ended:
+        await asyncio.sleep(0.001)
+    assert f.members == []
+    assert (await f.work()).sampled == 10, "what it did since the last count is not lost with it"
 
 
 async def test_weights_that_kill_each_time_are_given_up():

@@ -1,14 +1,17 @@
 """Requests through several generators: the least loaded first, another one after a loss, whole again under the same seed."""
 
 import asyncio
+import itertools
 
 import numpy as np
 import pytest
 
 from rti.actors.generator import GeneratorInfo, RemoteEngine
+from rti.actors.messages import Roster
 from rti.control.faults import ActorLost
 from rti.engines.base import EngineError, Generation, PromptTooLong, SamplingParams
 
+NUMBERS = itertools.count()
 PARAMS = SamplingParams(max_tokens=5, seed=11)
 
 
@@ -16,6 +19,7 @@ class Replica:
     """Answers in so many seconds, or raises."""
 
     def __init__(self, version=0, fault=None, max_context=64):
+        self.name = f"generator-{next(NUMBERS)}"
         self.version, self.fault, self.max_context = version, fault, max_context
         self.asked = []
         self.release = asyncio.Event()
@@ -85,3 +89,43 @@ async def test_what_is_the_agents_fault_is_not_asked_of_another():
 async def test_weights_do_not_come_from_an_episode():
     with pytest.raises(EngineError, match="from the controller"):
         await (await engine_over(Replica())).load_weights({}, 1)
+
+
+# --- generators that join and leave ----------------------------------------------------------------------------------
+async def test_a_newer_roster_moves_requests_to_those_that_serve_and_an_older_one_is_passed_over():
+    replicas = {name: Replica(version=i) for i, name in enumerate(("run/a", "run/b", "run/c"))}
+    engine = RemoteEngine(60.0)
+    engine.follow(Roster(3, ("run/a", "run/b")), replicas.__getitem__)
+    await engine.generate([1], PARAMS)
+    engine.follow(Roster(5, ("run/c",)), replicas.__getitem__)
+    engine.follow(Roster(4, ("run/b", "run/c")), replicas.__getitem__)
+    for _ in range(3):
+        await engine.generate([1], PARAMS)
+    assert [len(r.asked) for r in replicas.values()] == [1, 0, 3]
+
+
+async def test_a_request_with_a_generator_that_leaves_ends_there_and_one_that_was_ended_is_left_out():
+    stays, leaves = Replica(version=1), Replica(version=2)
+
+    def find(name):
+        if name == "run/ended":
+            raise ActorLost("run/ended is not there any more")
+        return {"run/stays": stays, "run/leaves": leaves}[name]
+
+    engine = RemoteEngine(60.0)
+    engine.follow(Roster(1, ("run/leaves",)), find)
+    leaves.release.clear()
+    under_way = asyncio.create_task(engine.generate([1], PARAMS))
+    await asyncio.sleep(0)
+    engine.follow(Roster(2, ("run/stays", "run/ended")), find)
+    assert (await engine.generate([2], PARAMS)).versions.tolist() == [1, 1]
+    leaves.release.set()
+    assert (await under_way).versions.tolist() == [2, 2]
+
+
+async def test_without_any_generator_requests_wait_for_one():
+    engine = RemoteEngine(60.0)
+    waiting = asyncio.create_task(engine.generate([1], PARAMS))
+    await asyncio.sleep(0)
+    engine.follow(Roster(1, ("a",)), lambda name: Replica(version=4))
+    assert (await waiting).versions.tolist() == [4, 4]

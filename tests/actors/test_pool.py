@@ -108,7 +108,7 @@ async def test_a_cancelled_order_leaves_its_place():
     gate.set()
     await third
     assert [o.group_id for o in world.orders] == ["c"]
-    assert pool._load == [0]
+    assert pool.demand == 0
 
 
 def test_an_empty_pool_is_refused():
@@ -131,3 +131,98 @@ async def test_usage_of_endpoints_is_summed_over_the_members_that_live():
     assert (await pool.usage()).take() == {"judge": Usage(requests=4), "user": Usage(prompt_tokens=7)}
     await settle()
     assert pool.alive == 3 and pool.restarts == 1
+
+
+# --- joining and leaving ---------------------------------------------------------------------------------------------
+async def test_a_member_that_joins_takes_the_orders_that_wait():
+    world = World()
+    gate = asyncio.Event()
+    world.before_run = lambda o: gate.wait()
+    pool = Pool([FakeWorker(world, "w0", capacity=1)])
+    runs = [asyncio.create_task(pool.run(order(str(i)))) for i in range(3)]
+    await settle()
+    assert pool.demand == 3
+    new = FakeWorker(world, "w1", capacity=2)
+    await pool.add(new)
+    await settle()
+    assert new.busy == 2 and pool.size == 2
+    gate.set()
+    await asyncio.gather(*runs)
+    assert pool.done == 3 and pool.demand == 0
+
+
+async def test_a_member_that_leaves_takes_no_orders_and_ends_with_its_last_one():
+    world = World()
+    gates = {name: asyncio.Event() for name in "abc"}
+    world.before_run = lambda o: gates[o.group_id].wait()
+    workers = [FakeWorker(world, f"w{i}", capacity=2) for i in range(2)]
+    pool = Pool(workers)
+    runs = [asyncio.create_task(pool.run(order(name, 2))) for name in "abc"]
+    await settle()
+    pool.retire(1)
+    assert pool.size == 1 and not workers[1].ended
+    workers[1].used.of("judge").requests += 1
+    gates["b"].set()
+    await settle()
+    assert workers[1].ended and pool.members == [workers[0]] and runs[1].done() and not runs[2].done()
+    assert (await pool.usage()).take()["judge"].requests == 1, "what it used is counted once more before its end"
+    gates["a"].set(), gates["c"].set()
+    await asyncio.gather(*runs)
+    assert not workers[0].ended
+
+
+async def test_the_idle_and_the_lost_leave_first():
+    world = World()
+    gate = asyncio.Event()
+    world.before_run = lambda o: gate.wait()
+    workers = [FakeWorker(world, f"w{i}", capacity=2) for i in range(3)]
+    pool = Pool(workers)
+    run = asyncio.create_task(pool.run(order("a")))
+    await settle()
+    pool.retire(1)
+    await settle()
+    assert [w.ended for w in workers] == [False, False, True], "of equals the newest"
+
+    async def never(loss):
+        await asyncio.get_running_loop().create_future()
+
+    workers[1].revive = never
+    pool._lose(pool._seats[1], ActorLost("killed"))
+    pool.retire(1)
+    await settle()
+    assert [w.ended for w in workers] == [False, True, True] and pool.size == 1
+    gate.set()
+    await run
+
+
+async def test_a_member_that_does_not_come_back_is_dropped_and_the_others_go_on():
+    world = World()
+    workers = [FakeWorker(world, f"w{i}") for i in range(2)]
+    workers[0].gone = True
+    failing = [True]
+
+    def fail(o):
+        if failing and failing.pop():
+            raise ActorLost("its node left")
+
+    world.before_run = fail
+    pool = Pool(workers)
+    with pytest.raises(ActorLost):
+        await pool.run(order("a"))
+    await settle()
+    assert pool.members == [workers[1]] and workers[0].ended and (pool.gone, pool.restarts) == (1, 0)
+    await pool.run(order("b"))
+
+
+async def test_orders_wait_for_a_replacement_where_somebody_keeps_the_pool():
+    world = World()
+    first = FakeWorker(world, "w0")
+    first.gone, pool = True, Pool([first])
+    pool.kept = True
+    pool._lose(pool._seats[0], ActorLost("its node left"))
+    await settle()
+    waiting = asyncio.create_task(pool.run(order("a")))
+    await settle()
+    assert pool.size == 0 and not waiting.done()
+    await pool.add(FakeWorker(world, "w1"))
+    assert len(await waiting) == 1

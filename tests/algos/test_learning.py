@@ -27,6 +27,12 @@ def sample(first: torch.Tensor, second: torch.Tensor, n: int, rng: np.random.Gen
     return np.array([(a, rng.choice(4, p=q[a] / q[a].sum())) for a in actions])
 
 
+def entropies(first: torch.Tensor, second: torch.Tensor, pairs: np.ndarray) -> torch.Tensor:
+    """Of the distributions that both actions of every pair were drawn from, [n, 2]."""
+    rows = torch.stack([first.expand(len(pairs), 4), second[torch.from_numpy(pairs[:, 0])]], 1).detach()
+    return torch.distributions.Categorical(logits=rows).entropy()
+
+
 def success(first: torch.Tensor, second: torch.Tensor) -> float:
     return (first.softmax(-1)[RIGHT[0]] * second.softmax(-1)[RIGHT[0], RIGHT[1]]).item()
 
@@ -34,6 +40,7 @@ def success(first: torch.Tensor, second: torch.Tensor) -> float:
 @pytest.mark.parametrize("settings", [
     dict(name="grpo"), dict(name="grpo", advantage_std=False), dict(name="grpo", clip_high=0.4),
     dict(name="grpo", ratio="proximal"), dict(name="gspo", clip_low=3e-4, clip_high=4e-4), dict(name="rti"),
+    dict(name="aepo"), dict(name="aepo", entropy_advantage=0.0, high_entropy=0.0),
 ])
 def test_the_pair_that_is_rewarded_is_learnt(settings):
     config = AlgoConfig(**settings)
@@ -55,6 +62,6 @@ def test_the_pair_that_is_rewarded_is_learnt(settings):
             advantages=torch.from_numpy(advantages).float().repeat_interleave(2), scales=torch.full((n,), 1.0 / n),
             sequence=torch.arange(GROUPS * SIZE).repeat_interleave(2))
         optimiser.zero_grad()
-        which.loss(batch, current).loss.backward()
+        which.loss(batch, current, entropies(first, second, pairs).flatten()).loss.backward()
         optimiser.step()
     assert success(first, second) > 0.9

@@ -122,7 +122,7 @@ def test_weights_carry_no_gradient_and_are_clipped():
     assert finish(out.metrics)["policy/weight_clipped"] == 1.0
 
 
-@pytest.mark.parametrize("name", ["rti", "grpo", "opd", "luffy"])
+@pytest.mark.parametrize("name", ["rti", "grpo", "aepo", "opd", "luffy"])
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), float("-inf"), 1e30])
 def test_a_masked_slot_poisons_nothing(name, poison):
     batch, current = random_batch(unmasked=0.7)

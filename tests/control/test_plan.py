@@ -268,3 +268,65 @@ def test_a_group_of_a_later_step_is_not_adopted_before_those_of_an_earlier_one()
     plan = make(n_tasks=20, groups=2, staleness=0, steps=10)
     assert plan.adopt([Facts(f"0-{i}", 0, 0, 0) for i in (3, 2, 1)]) == ["0-3", "0-2"]
     assert [e.ticket.ordinal for e in plan.admit()] == [0]
+
+
+# --- dynamic sampling ----------------------------------------------------------------------------------------------
+def sampled(order, idle, max_passed, groups=3):
+    """Take one synchronous step whose groups become ready in an order drawn by `order`; ordinals in `idle` teach nothing.
+    (consumed, passed over)"""
+    plan = make(groups=groups, max_passed=max_passed)
+    running, gone = plan.admit(), []
+    while True:
+        gone += (passed := plan.pass_over())
+        running += plan.admit()
+        assert plan.charged <= groups and (plan.room == 0 or not passed)
+        if (tickets := plan.lease()) is not None:
+            plan.commit(1)
+            plan.published()
+            return [t.ordinal for t in tickets], sorted(e.ticket.ordinal for e in gone), plan
+        entry = running.pop(order.randrange(len(running)))      # an IndexError here would be a step that stalls
+        assert plan.ready(entry.ticket, 0, "equal" if entry.ticket.ordinal in idle else "")
+
+
+@pytest.mark.parametrize("max_passed", [0, 1, 2, 5, 100])
+def test_which_groups_a_step_passes_over_does_not_depend_on_when_they_are_ready(max_passed):
+    for seed in range(60):
+        rng = random.Random(seed)
+        idle = {o for o in range(120) if rng.random() < rng.choice([0.3, 0.9])}
+        consumed, passed = [], []
+        for ordinal in range(200):      # the words of the setting, one group after the other
+            if len(consumed) == 3:
+                break
+            (passed if ordinal in idle and len(passed) < max_passed else consumed).append(ordinal)
+        for again in range(5):
+            got = sampled(random.Random(1000 * seed + again), idle, max_passed)
+            assert got[:2] == (consumed, passed)
+            assert got[2].state()["frontier"] == len(consumed) + len(passed)
+            order = got[2].order
+            assert got[2].consumed_ids() == [order.ticket(o).group_id for o in consumed]
+
+
+def test_a_stop_in_the_middle_of_a_step_forgets_what_it_passed_over():
+    plan = make(groups=2, max_passed=4)
+    first, second = plan.admit()
+    plan.ready(first.ticket, 0, "equal")
+    assert plan.pass_over() == [first]
+    state = plan.state()
+    assert (state["frontier"], state["passed"]) == (0, [])
+    fresh = make(groups=2, max_passed=4)
+    fresh.restore(state)
+    assert [e.ticket.ordinal for e in fresh.admit()] == [0, 1]
+
+
+def test_a_resume_knows_what_earlier_steps_passed_over():
+    plan = sampled(random.Random(0), {0, 2}, 5)[2]
+    fresh = make(groups=3, max_passed=5)
+    fresh.restore(plan.state())
+    assert fresh.consumed_ids() == plan.consumed_ids() and [e.ticket.ordinal for e in fresh.admit()] == [5, 6, 7]
+
+
+def test_a_group_that_the_buffer_kept_over_a_resume_is_passed_over_as_well():
+    plan = make(groups=2, max_passed=1)
+    facts = [Facts(plan.order.ticket(o).group_id, 0, 0, 0, idle="equal" if o == 1 else "") for o in range(2)]
+    assert plan.adopt(facts) == []
+    assert [e.ticket.ordinal for e in plan.pass_over()] == [1] and plan.lease() is None

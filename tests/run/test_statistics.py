@@ -12,7 +12,7 @@ import pytest
 
 from rti.mas.roles import REFUSAL_REASONS
 from rti.run import metrics
-from rti.run.ledger import entry_for, totals, voided
+from rti.run.ledger import DROPPED, PASSED, entry_for, totals, voided
 from rti.run.metrics import KEYS, REFUSALS
 from rti.run.statistics import failed_calls, flagged, group_metrics, ledger_metrics, refusal
 from rti.trajectory import INTERVENTION_OUTCOMES, Ending, Group, Message, Source, Step, ToolCall
@@ -200,13 +200,15 @@ def test_ledger_entries_count_like_the_groups() -> None:
     assert [e.staleness for e in entries] == [0, 1, 0] and [e.attempts for e in entries] == [0, 2, 0]
     assert entries[1].ids[1] == "0-1/i1" and entries[1].rewards == [0, 1, 0, 0] and entries[1].tokens == 36
     entries += [voided("0-7", "t", step=4, learner_version=3, oldest_version=0, reason="old"),
-                voided("0-8", "t", step=4, learner_version=3, oldest_version=0, reason="old", dropped=True)]
+                voided("0-8", "t", step=4, learner_version=3, oldest_version=0, reason="old", disposition=DROPPED),
+                voided("0-9", "t", step=4, learner_version=3, oldest_version=3, reason="equal", disposition=PASSED)]
     t = totals(entries)
+    assert t.passed == 1
     assert (t.consumed, t.trained, t.no_signal, t.voided, t.failed, t.rescued, t.intervened) == (3, 2, 1, 2, 2, 1, 2)
     counted, measured = ledger_metrics(entries), measure(*groups, version=3)
     metrics.check(counted)
-    assert counted["groups/voided"] == 2
-    assert all(measured[k] == v for k, v in counted.items() if k != "groups/voided")
+    assert counted["groups/voided"] == 2 and counted["groups/passed"] == 1
+    assert all(measured[k] == v for k, v in counted.items() if k not in ("groups/voided", "groups/passed"))
     assert entry_for(groups[0], step=4, learner_version=3, trained=False).disposition == "no_signal"
 
 

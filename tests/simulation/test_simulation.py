@@ -79,7 +79,7 @@ def adopt_from_weights_that_are_gone(monkeypatch):
 def publish_to_the_first_generator_alone(monkeypatch):
     async def publish(self, weights, version):
         self._newest = (weights, version)
-        await self._bring_up(0)
+        await self._bring_up(self._places[0])
 
     monkeypatch.setattr(Fleet, "publish", publish)
 

@@ -145,7 +145,7 @@ def _missing(home: Path, folder: Path, task: dict[str, Any]) -> list[str]:
         if "documents" in service["command"]:
             wanted += [folder / name for name in task.get("sandbox_files") or []]
         if texts := env.get("OCR_FILENAMES") or env.get("OCR_FILENAME"):
-            wanted += [home / env["OCR_FIXTURES"] / name.strip() for name in texts.split(",")]
+            wanted += [home / env["OCR_FIXTURES"] / "ocr" / name.strip() for name in texts.split(",")]
     return [os.path.relpath(p, home) for p in wanted if not p.exists()]
 
 
