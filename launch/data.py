@@ -1,11 +1,12 @@
-"""Builds and checks task sets: `python launch/data.py navigation --help`, `python launch/data.py tau2 --help`.
+"""Builds and checks task sets: `python launch/data.py navigation --help`, and so for tau2 and claw-eval.
 
-Thin: parses, and calls `run` of rti.envs.navigation.build or rti.envs.tau2.tasks.build."""
+Thin: parses, and calls `run` of rti.envs.navigation.build, rti.envs.tau2.tasks.build or rti.envs.claw_eval.commands."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 if __name__ == "__main__":     # beside launch/rti.py, `import rti` would find that file instead of the package
@@ -14,6 +15,9 @@ if __name__ == "__main__":     # beside launch/rti.py, `import rti` would find t
 from rti.engines.base import EngineError
 from rti.engines.endpoint import EndpointRefused
 from rti.envs.base import EnvironmentFault, FatalEnvironmentError
+from rti.envs.claw_eval import commands as claw_eval
+from rti.envs.claw_eval.synthesis import CheckFailed as ClawEvalCheckFailed
+from rti.envs.claw_eval.taskset import TaskFileError as ClawEvalTaskFileError
 from rti.envs.navigation import build
 from rti.envs.navigation.taskset import TaskFileError
 from rti.envs.navigation.tasks import DEFAULT_SEED, SIZES
@@ -40,11 +44,31 @@ examples:
 The official evaluator judges every task: its reference must score 1, doing nothing 0; no two change the database alike, and
 none as a task of the base split does. Needs the extra tau2. Exit code 1: a check failed; 2: wrong usage, or no such data."""
 
+CLAW_EVAL_EPILOG = """\
+examples:
+  python launch/data.py claw-eval synthesize --families all --variants 8 --out build/claw-eval
+  python launch/data.py claw-eval select --profile runs/run-evaluation/profile.json --max-pass 1/3
+  python launch/data.py claw-eval list --home PATH                 the official tasks, and why some cannot run here
+
+synthesize checks every task before it writes any: its reference scores at least 0.99, it agrees with its own grader, doing
+nothing or everything does not pass, and no two are alike. select keeps the tasks that a policy seldom passes, from what
+launch/eval.py --profile measured. Exit code 1: a check failed or nothing is left; 2: wrong usage, or no such checkout."""
+
 
 def count(text: str) -> int:
     if not text.isdigit():
         raise argparse.ArgumentTypeError(f"'{text}' is not a number of tasks")
     return int(text)
+
+
+def share(text: str) -> Fraction:
+    try:
+        found = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        found = Fraction(-1)
+    if not 0 <= found <= 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is no share; mend: give one from 0 to 1, such as 1/3 or 0.25")
+    return found
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -64,8 +88,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     nav.add_argument("--model", default="", metavar="NAME", help="its model")
     nav.add_argument("--key-env", default="", metavar="VAR", help="environment variable that holds its key")
     _tau2(commands)
+    _claw_eval(commands)
     args = parser.parse_args(argv)
-    if args.command == "tau2":
+    if args.command != "navigation":
         return args
     if bool(args.endpoint) != bool(args.model):
         nav.error("--endpoint and --model go together")
@@ -86,11 +111,35 @@ def _tau2(commands: argparse._SubParsersAction) -> None:
     made.add_argument("--data-dir", default="", metavar="DIR", help="official data to use (default: the installed package's)")
 
 
+def _claw_eval(commands: argparse._SubParsersAction) -> None:
+    made = commands.add_parser("claw-eval", help="office tasks of the own families; the official ones", epilog=CLAW_EVAL_EPILOG,
+                               formatter_class=argparse.RawDescriptionHelpFormatter)
+    actions = made.add_subparsers(dest="action", required=True)
+    synthesize = actions.add_parser("synthesize", help="make tasks of the own families, and check each")
+    synthesize.add_argument("--families", default="all", metavar="NAMES",
+                            help="all, or names with commas between (default: all)")
+    synthesize.add_argument("--variants", type=count, default=8,
+                            help="tasks of each family in train, and as many others in test (default: 8)")
+    synthesize.add_argument("--seed", type=int, default=0, help="seed of the draw (default: 0, the set used by itself)")
+    synthesize.add_argument("--out", type=Path, default=claw_eval.OUT, metavar="DIR", help="directory of the set (%(default)s)")
+    listed = actions.add_parser("list", help="the official text-only tasks, and what keeps some from running here")
+    listed.add_argument("--home", default="", metavar="DIR", help="the official checkout (default: CLAW_EVAL_HOME)")
+    select = actions.add_parser("select", help="the tasks of a set that a policy seldom passes")
+    select.add_argument("--profile", type=Path, required=True, metavar="FILE", help="what launch/eval.py --profile wrote")
+    select.add_argument("--max-pass", type=share, default=Fraction(1, 3), metavar="SHARE",
+                        help="most of a task's rollouts that may have passed (default: %(default)s)")
+    select.add_argument("--tasks", default="families", metavar="DIR",
+                        help="the set that was profiled, as env.claw_eval.tasks names it (default: families)")
+    select.add_argument("--out", type=Path, default=claw_eval.HARD, metavar="DIR",
+                        help="directory of the selection (%(default)s)")
+
+
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
     try:
-        return (tau2 if args.command == "tau2" else build).run(args)
-    except (build.CheckFailed, TaskFileError, tau2.CheckFailed, Tau2TaskFileError) as e:
+        return {"navigation": build, "tau2": tau2, "claw-eval": claw_eval}[args.command].run(args)
+    except (build.CheckFailed, TaskFileError, tau2.CheckFailed, Tau2TaskFileError, ClawEvalCheckFailed,
+            ClawEvalTaskFileError) as e:
         print(f"error: {e}", file=sys.stderr)
         return 1
     except (EngineError, EndpointRefused, EnvironmentFault, FatalEnvironmentError, OSError, ValueError) as e:

@@ -1,4 +1,4 @@
-"""Evaluate: python launch/eval.py --config lab.yaml [--checkpoint PATH] [--samples 4] [key=value ...]"""
+"""Evaluate: python launch/eval.py --config lab.yaml [--checkpoint PATH] [--samples 4] [--profile] [key=value ...]"""
 
 import argparse
 import json
@@ -15,6 +15,8 @@ def main() -> int:
     parser.add_argument("--checkpoint", default="", metavar="PATH",
                         help="a Hugging Face directory, a checkpoint, or a run's directory; default: the configured model")
     parser.add_argument("--samples", type=int, default=0, metavar="N", help="samples a task; default: evaluation.samples")
+    parser.add_argument("--profile", action="store_true",
+                        help="also write how often each task was passed: <run_dir>-evaluation/profile.json")
     parser.add_argument("words", nargs="*", metavar="key=value", help="configuration keys")
     args = parser.parse_intermixed_args()
 
@@ -26,7 +28,7 @@ def main() -> int:
         config = load(args.config, args.words)
         prepare(config.ray)     # before Ray is imported
         from rti.actors.evaluation import evaluate
-        result = evaluate(config, args.checkpoint, args.samples)
+        result = evaluate(config, args.checkpoint, args.samples, args.profile)
         print(table({"evaluation": result}), file=sys.stderr)
         print(json.dumps(result))
         return 0

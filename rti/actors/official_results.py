@@ -11,6 +11,12 @@ from rti.trajectory import Trajectory
 RESULTS = "tau2-results.json"
 
 
+def evaluation_directory(config: Config) -> Path:
+    """<run_dir>-evaluation: beside the run's directory, which holds what the run itself writes."""
+    place = Path(config.run_dir or f"runs/{config.name}")
+    return place.with_name(f"{place.name}-evaluation")
+
+
 class OfficialResults:
     """Collects the official records of an evaluation's trajectories. Does nothing for other environments."""
 
@@ -21,9 +27,7 @@ class OfficialResults:
 
     @property
     def path(self) -> Path:
-        """<run_dir>-evaluation/tau2-results.json: beside the run's directory, which holds what the run itself writes."""
-        place = Path(self._config.run_dir or f"runs/{self._config.name}")
-        return place.with_name(f"{place.name}-evaluation") / RESULTS
+        return evaluation_directory(self._config) / RESULTS
 
     def keep(self, trajectories: Sequence[Trajectory]) -> None:
         for t in trajectories:
