@@ -46,13 +46,15 @@ def check_services(config: Config) -> None:
 
 
 def _needed(config: Config) -> Iterator[tuple[str, EndpointConfig]]:
-    tau2 = config.env.tau2
-    if config.env.class_ or config.env.name != "tau2":
+    env = config.env
+    if env.class_:
         return
-    if tau2.user == "llm":
-        yield "user", tau2.user_endpoint
-    if tau2.nl_assertions == "judge" and tau2.judge.base_url:
-        yield "judge", tau2.judge
+    if env.name == "tau2" and env.tau2.user == "llm":
+        yield "user", env.tau2.user_endpoint
+    if env.name == "tau2" and env.tau2.nl_assertions == "judge" and env.tau2.judge.base_url:
+        yield "judge", env.tau2.judge
+    if env.name == "claw_eval" and env.claw_eval.judged_by == "endpoint" and env.claw_eval.judge.base_url:
+        yield "judge", env.claw_eval.judge
 
 
 async def _check(asked: Sequence[tuple[str, EndpointConfig]]) -> None:

@@ -94,7 +94,16 @@ class Tau2Config:
 @dataclass
 class ClawEvalConfig:
     tasks: str = "families"
-    """`families` (made from the own families), or a directory that launch/data.py claw-eval synthesize wrote."""
+    """`families` (made from the own families), a directory that launch/data.py claw-eval wrote, or `official` (the benchmark's
+    own tasks, for evaluation alone, of the checkout that CLAW_EVAL_HOME names)."""
+    home: str = ""
+    """The official checkout, which then gives the tasks; empty: what `tasks` says."""
+    judged_by: str = "endpoint"
+    """Official tasks whose grader asks a judge: endpoint (`judge`; without one they are left out) or rules (a stub for tests,
+    whose marks mean nothing)."""
+    judge: EndpointConfig = field(default_factory=EndpointConfig)
+    traces: str = ""
+    """A folder for official episodes as traces that the official tools read; empty: none are written."""
     families: str = "all"
     """Which own families: all, or names with commas between."""
     variants: int = 8
@@ -432,7 +441,7 @@ CHANGEABLE = frozenset({
     "rollout.retries",
     *(f"intervention.{role}.endpoint.{key}" for role in ("validator", "corrector", "verifier_role")
       for key in ("base_url", "key_env", "concurrency", "timeout_s", "retries")),
-    *(f"env.tau2.{endpoint}.{key}" for endpoint in ("user_endpoint", "judge")
+    *(f"env.{endpoint}.{key}" for endpoint in ("tau2.user_endpoint", "tau2.judge", "claw_eval.judge")
       for key in ("base_url", "key_env", "concurrency", "timeout_s", "retries")),
 })
 """Keys (or sections) that a resumed run may change: they do not alter what is learned from which data."""

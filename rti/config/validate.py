@@ -14,7 +14,8 @@ from rti.config.keys import ConfigError, keys, leaves, value_of
 from rti.config.schema import Config
 from rti.config.teacher import ROLES, wanted
 
-ENDPOINTS = (*(f"intervention.{role}.endpoint" for role in ROLES), "env.tau2.user_endpoint", "env.tau2.judge")
+ENDPOINTS = (*(f"intervention.{role}.endpoint" for role in ROLES), "env.tau2.user_endpoint", "env.tau2.judge",
+             "env.claw_eval.judge")
 ENGINES = ("generators", "teacher.generators")
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -26,6 +27,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "env.tau2.profile": ("paper", "official"),
     "env.tau2.user": ("llm", "scripted"),
     "env.tau2.nl_assertions": ("judge", "skip"),
+    "env.claw_eval.judged_by": ("endpoint", "rules"),
     "algo.name": ("rti", "grpo", "gspo", "aepo", "opd", "luffy"),
     "algo.aggregation": ("sequence", "token"),
     "algo.ratio": ("behaviour", "proximal"),
@@ -96,7 +98,8 @@ _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 def validate(config: Config, origins: Mapping[str, str] | None = None) -> None:
     """Raise ConfigError with every fault of `config`. `origins` says where a key's value came from."""
     origins = origins or {}
-    faults = [f for check in (_choices, _bounds, _training, _users, _roles, _teacher, _places, _secrets) for f in check(config)]
+    checks = (_choices, _bounds, _training, _users, _claw_eval, _roles, _teacher, _places, _secrets)
+    faults = [f for check in checks for f in check(config)]
     if faults:
         raise ConfigError("\n".join(_sentence(config, origins, *fault) for fault in faults))
 
@@ -176,6 +179,17 @@ def _users(config: Config) -> Iterator[Fault]:
         if not getattr(config.env.tau2.user_endpoint, part):
             yield (f"env.tau2.user_endpoint.{part}", "a language model plays the user, and this says which",
                    "Give it, or set env.tau2.user=scripted")
+
+
+def _claw_eval(config: Config) -> Iterator[Fault]:
+    claw = config.env.claw_eval
+    if config.env.class_ or config.env.name != "claw_eval":
+        return
+    if claw.home and claw.tasks not in ("families", "official"):
+        yield "env.claw_eval.tasks", "env.claw_eval.home names a checkout, which gives the tasks", "Leave one of the two out"
+    if bool(claw.judge.base_url) != bool(claw.judge.model):
+        missing = "model" if claw.judge.base_url else "base_url"
+        yield f"env.claw_eval.judge.{missing}", "a judge has an address and a model", "Give both, or neither for no judge"
 
 
 def _roles(config: Config) -> Iterator[Fault]:

@@ -29,6 +29,9 @@ def load_task_set(config: EnvConfig, seed: int = 0, connect: Callable[[EndpointC
         from rti.envs.tau2.taskset import Tau2TaskSet
         return Tau2TaskSet(config.tau2, connect)
     if config.name == "claw_eval":
+        if config.claw_eval.home or config.claw_eval.tasks == "official":
+            from rti.envs.claw_eval.official import official_task_set
+            return official_task_set(config.claw_eval, connect)
         from rti.envs.claw_eval.taskset import ClawEvalTaskSet
         return ClawEvalTaskSet(config.claw_eval)
     raise UnknownEnvironment(f"env.name is '{config.name}'; mend: one of {', '.join(ENVIRONMENTS)}, or set env.class "

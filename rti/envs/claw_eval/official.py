@@ -14,13 +14,14 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 import msgspec
 import yaml
 
+from rti.config.schema import ClawEvalConfig, EndpointConfig
 from rti.envs.base import FatalEnvironmentError, Task
-from rti.envs.claw_eval.judge import Judge
+from rti.envs.claw_eval.judge import Chat, Judge, judge_of
 from rti.envs.claw_eval.official_services import script_of
 
 VARIABLE = "CLAW_EVAL_HOME"
@@ -160,13 +161,15 @@ def evidence_of(definition: Any) -> dict[str, Any]:
 
 class OfficialTaskSet:
     """See rti.envs.base.TaskSet. `test` holds the tasks that can run here: all but those that `list_tasks` gives a reason for,
-    and without a judge only those that need none. There is nothing to train on: these are the benchmark's own tasks.
+    and without a judge only those that need none. `train` is empty: these are the benchmark's own tasks.
 
-    `traces`: a folder for traces in the official form, "" for none."""
+    `traces`: a folder for traces in the official form, "" for none. `chat`: the judge's client, closed with the task set."""
 
-    def __init__(self, home: str = "", judge: Judge | None = None, traces: str = "") -> None:
+    train: Sequence[Task] = ()
+
+    def __init__(self, home: str = "", judge: Judge | None = None, traces: str = "", chat: Any = None) -> None:
         self.home = home_of(home)
-        self.modules, self._judge, self._traces = load(self.home), judge, traces
+        self.modules, self._judge, self._traces, self._chat = load(self.home), judge, traces, chat
         runs = {t.id for t in list_tasks(self.home) if not t.reason and (judge is not None or not t.judged)}
         found = [self._task(folder) for folder in _folders(self.home)]
         self.test = [t for t in found if t.id in runs]
@@ -181,17 +184,20 @@ class OfficialTaskSet:
         return Task(id=definition.task_id, cls=definition.category, evidence=evidence_of(definition),
                     data={"folder": folder.name, "split": "test", "max_turns": definition.environment.max_turns})
 
-    @property
-    def train(self) -> Sequence[Task]:
-        raise FatalEnvironmentError("the official Claw-Eval tasks are the benchmark: there are none to train on; mend: train "
-                                    "on our own families (env.claw_eval.tasks=families) and evaluate on these")
-
     def make(self) -> Any:
         from rti.envs.claw_eval.official_environment import OfficialEnvironment
         return OfficialEnvironment(self.home, self.modules, self._judge, self._traces)
 
     async def close(self) -> None:
-        """Nothing is held open."""
+        if self._chat is not None:
+            await self._chat.close()
+
+
+def official_task_set(config: ClawEvalConfig, connect: Callable[[EndpointConfig, str], Chat] | None) -> OfficialTaskSet:
+    """The official tasks as a configuration names them. `connect` makes the client of the judge, where one is configured."""
+    wanted = config.judged_by == "endpoint" and config.judge.base_url and connect is not None
+    chat = connect(config.judge, "judge") if wanted else None
+    return OfficialTaskSet(config.home, judge_of(config.judged_by, chat, config.judge.model), config.traces, chat)
 
 
 def describe(listed: Sequence[Listed]) -> str:
