@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Mapping
 
 import yaml
 
@@ -43,12 +43,12 @@ def write_config(directory: Path, policy: Path, **more: Any) -> Path:
 
 
 class Run:
-    """launch/rti.py as a process of its own, in a directory of its own."""
+    """launch/rti.py as a process of its own, in a directory of its own. `ray`: Ray's settings in its environment."""
 
-    def __init__(self, config: Path, *words: str, script: str = "rti.py"):
+    def __init__(self, config: Path, *words: str, script: str = "rti.py", ray: Mapping[str, str] | None = None):
         self.directory = config.parent / "runs" / "tiny"
         self.out = config.parent / f"out-{time.monotonic_ns()}.txt"
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {"OMP_NUM_THREADS": "1"}
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {"OMP_NUM_THREADS": "1"} | (ray or {})
         with self.out.open("wb") as out:
             self.process = subprocess.Popen([sys.executable, str(ROOT / "launch" / script), "--config", str(config), *words],
                                             cwd=config.parent, stdout=out, stderr=subprocess.STDOUT, env=environment)
