@@ -174,7 +174,7 @@ class Cluster:
     def connect(cls, config: RayConfig, cpus: float) -> Cluster:
         """Join the cluster that the configuration or the job's environment names, else start a local one big enough."""
         address = cluster_address(config)
-        shared = dict(logging_level=logging.ERROR, namespace=NAMESPACE)
+        shared = dict(logging_level=logging.ERROR, namespace=NAMESPACE, log_to_driver="RTI_DEBUG" in os.environ)
         try:
             if address:
                 paths = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
@@ -261,5 +261,4 @@ def _start_local(config: RayConfig, cpus: float, shared: dict[str, Any]) -> None
     """A cluster of this process and for it, on loopback. Its CPUs are only a way of counting actors: on a small machine more
     actors than cores take turns."""
     count = config.num_cpus or max(os.cpu_count() or 1, int(-(-cpus // 1)))
-    ray.init(address="local", num_cpus=count, include_dashboard=False, log_to_driver="RTI_DEBUG" in os.environ,
-             _node_ip_address="127.0.0.1", **shared)
+    ray.init(address="local", num_cpus=count, include_dashboard=False, _node_ip_address="127.0.0.1", **shared)
