@@ -73,6 +73,15 @@ def test_a_secret_in_the_wrong_place_is_refused_without_repeating_it(word, secre
     assert secret not in refusal(word)
 
 
+@pytest.mark.parametrize("words, why", [
+    (["env.claw_eval.home=there", "env.claw_eval.tasks=build/claw-eval"], "Leave one of the two out"),
+    (["env.claw_eval.judge.base_url=http://127.0.0.1:8000/v1"], "env.claw_eval.judge.model"),
+    (["env.claw_eval.judge.model=m"], "env.claw_eval.judge.base_url"), (["env.claw_eval.judged_by=coin"], "endpoint or rules"),
+])
+def test_what_contradicts_itself_about_claw_eval_is_refused(words, why):
+    assert why in refusal("env.name=claw_eval", *words)
+
+
 def test_settings_at_their_bounds_are_accepted():
     load("lab.yaml", ["intervention.delta=0", "intervention.delta=inf", "learner.max_grad_norm=inf", "rollout.group_size=2",
                       "intervention.weight_eps=0", "steps=0", "records.trajectories=-1", "evaluation.temperature=0",
