@@ -21,7 +21,7 @@ def test_groups_hold_branches_and_steps_pass_over_what_teaches_nothing(policy, t
     steps = lines(run.directory)
     assert all(line["groups/consumed"] == 3 and line["rollouts/plain"] == 12 for line in steps)
     assert 0 < sum(line["groups/passed"] for line in steps) <= 6
-    assert all(line["groups/passed"] == 3 or line["groups/trained"] == 3 for line in steps), "a step learns from what it can get"
+    assert all(line["groups/passed"] == 3 or line["groups/trained"] == 3 for line in steps), "a step takes what it can"
     groups = [g for file in trajectories.files(run.directory / "trajectories").values() for g in trajectories.read(file)]
     assert [len(g.members) for g in groups] == [4] * 6
     branches = [(m, g) for g in groups for m in g.members if m.branch is not None]
