@@ -212,7 +212,9 @@ def agreement(run: Records, found: Findings) -> None:
                 found.breach(f"{METRICS}:{line.number}", f"{key} is {logged}, the ledger says {value}")
     if run.summary is not None:
         t = totals(e for _, e in run.ledger)
-        for key, value in (("steps", run.last_step), ("groups_failed", t.failed), ("groups_rescued", t.rescued)):
+        for key, value in (("steps", run.last_step), ("groups_consumed", t.consumed), ("groups_trained", t.trained),
+                           ("groups_voided", t.voided), ("groups_failed", t.failed), ("groups_rescued", t.rescued),
+                           ("intervened_rollouts", t.intervened)):
             if run.summary.get(key) != value:
                 found.breach(SUMMARY, f"{key} is {run.summary.get(key)}, the records say {value}")
 

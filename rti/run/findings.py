@@ -84,7 +84,7 @@ def read_records(path: Path) -> Records:
     notes: list[str] = []
     metrics = _tolerant(lambda: _metrics(path / METRICS), damage) or []
     ledger = _tolerant(lambda: read_ledger(path / LEDGER), damage) or []
-    summary = _tolerant(lambda: read_json(path / SUMMARY), damage) if (path / SUMMARY).is_file() else None
+    summary = _tolerant(lambda: _summary(path / SUMMARY), damage) if (path / SUMMARY).is_file() else None
     for name in (METRICS, LEDGER):
         if not damage and (torn := read_lines(path / name).torn):
             notes.append(f"{name}:{torn} has no end (the run was killed while writing it); resuming cuts it off")
@@ -100,7 +100,19 @@ def _metrics(path: Path) -> list[Line]:
         step = line.value.get("step")
         if type(step) is not int:
             raise RecordError(f"{path}:{line.number}: a line of metrics has an integer `step`, this one has {step!r}")
+        for key, value in line.value.items():
+            if value is not None and type(value) not in (int, float):
+                raise RecordError(f"{path}:{line.number}: {key} is {value!r}, not a number: the file was edited or damaged; restore "
+                                  "it from a copy")
     return lines
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise RecordError(f"{path}: expected an object, found {type(value).__name__}; delete it, and the run writes it again at "
+                          "its end")
+    return value
 
 
 def _tolerant(read: Any, damage: list[str]) -> Any:

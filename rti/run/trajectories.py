@@ -42,7 +42,10 @@ def write(path: Path, groups: Sequence[Group]) -> None:
 
 def read(path: Path) -> Iterator[Group]:
     """The groups of a file, one at a time. Raises RecordError at the first that is not whole."""
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except OSError as e:
+        raise RecordError(f"{path}: cannot be read ({e.strerror}); restore it from a copy") from e
     offset, number = 0, 0
     while offset < len(data):
         number += 1

@@ -71,6 +71,24 @@ def test_a_truncated_trajectory_file(run: Path) -> None:
     expect(run, "records-readable", "step-000002.rti", "record 3 at byte", "truncated")
 
 
+@pytest.mark.parametrize("value, word", [("[1]", "expected an object, found list"), ("null", "expected an object, found NoneType")])
+def test_a_summary_that_is_no_object(run: Path, value: str, word: str) -> None:
+    (run / "summary.json").write_text(value)
+    expect(run, "records-readable", "summary.json", word)
+
+
+def test_a_metric_that_is_no_number(run: Path) -> None:
+    edit_lines(run / "metrics.jsonl", lambda lines: lines[0].update({"reward/mean": "abc"}))
+    expect(run, "records-readable", "metrics.jsonl:1", "reward/mean is 'abc', not a number", only=False)
+
+
+def test_a_trajectory_file_that_cannot_be_read(run: Path) -> None:
+    path = trajectories.path_of(run / "trajectories", 1)
+    path.unlink()
+    path.mkdir()
+    expect(run, "records-readable", path.name, "cannot be read")
+
+
 def test_a_torn_last_line_is_noted_not_a_breach(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "summary.json").unlink()
     with (run / "ledger.jsonl").open("a") as f:
@@ -135,7 +153,8 @@ def test_ledger_steps_out_of_order(run: Path) -> None:
 def test_a_ledger_step_without_metrics(run: Path) -> None:
     edit_lines(run / "metrics.jsonl", lambda lines: lines.pop())
     edit_lines(run / "ledger.jsonl", lambda lines: None)
-    (run / "summary.json").write_text(json.dumps({"steps": 2, "groups_failed": 6, "groups_rescued": 3}))
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps(summary | {"steps": 2}))
     shutil.rmtree(run / "checkpoints" / "step-000003")
     expect(run, "steps-contiguous", "ledger.jsonl:8", "step 3 has no metrics")
 
@@ -230,7 +249,8 @@ def test_a_metric_that_is_missing(run: Path) -> None:
     expect(run, "metrics-agree", "metrics.jsonl:1", "groups/failed is None")
 
 
-@pytest.mark.parametrize("key", ["steps", "groups_failed", "groups_rescued"])
+@pytest.mark.parametrize("key", ["steps", "groups_consumed", "groups_trained", "groups_voided", "groups_failed", "groups_rescued",
+                                 "intervened_rollouts"])
 def test_a_summary_that_the_records_contradict(run: Path, key: str) -> None:
     summary = json.loads((run / "summary.json").read_text())
     (run / "summary.json").write_text(json.dumps(summary | {key: 77}))
