@@ -102,16 +102,16 @@ def _metrics(path: Path) -> list[Line]:
             raise RecordError(f"{path}:{line.number}: a line of metrics has an integer `step`, this one has {step!r}")
         for key, value in line.value.items():
             if value is not None and type(value) not in (int, float):
-                raise RecordError(f"{path}:{line.number}: {key} is {value!r}, not a number: the file was edited or damaged; restore "
-                                  "it from a copy")
+                raise RecordError(f"{path}:{line.number}: {key} is {value!r}, not a number: the file was edited or damaged; "
+                                  "restore it from a copy")
     return lines
 
 
 def _summary(path: Path) -> dict[str, Any]:
     value = read_json(path)
     if not isinstance(value, dict):
-        raise RecordError(f"{path}: expected an object, found {type(value).__name__}; delete it, and the run writes it again at "
-                          "its end")
+        raise RecordError(f"{path}: expected an object, found {type(value).__name__}; delete it, and the run writes it "
+                          "again at its end")
     return value
 
 

@@ -71,7 +71,8 @@ def test_a_truncated_trajectory_file(run: Path) -> None:
     expect(run, "records-readable", "step-000002.rti", "record 3 at byte", "truncated")
 
 
-@pytest.mark.parametrize("value, word", [("[1]", "expected an object, found list"), ("null", "expected an object, found NoneType")])
+@pytest.mark.parametrize("value, word", [("[1]", "expected an object, found list"),
+                                         ("null", "expected an object, found NoneType")])
 def test_a_summary_that_is_no_object(run: Path, value: str, word: str) -> None:
     (run / "summary.json").write_text(value)
     expect(run, "records-readable", "summary.json", word)
@@ -249,8 +250,8 @@ def test_a_metric_that_is_missing(run: Path) -> None:
     expect(run, "metrics-agree", "metrics.jsonl:1", "groups/failed is None")
 
 
-@pytest.mark.parametrize("key", ["steps", "groups_consumed", "groups_trained", "groups_voided", "groups_failed", "groups_rescued",
-                                 "intervened_rollouts"])
+@pytest.mark.parametrize("key", ["steps", "groups_consumed", "groups_trained", "groups_voided", "groups_failed",
+                                 "groups_rescued", "intervened_rollouts"])
 def test_a_summary_that_the_records_contradict(run: Path, key: str) -> None:
     summary = json.loads((run / "summary.json").read_text())
     (run / "summary.json").write_text(json.dumps(summary | {key: 77}))
