@@ -67,6 +67,7 @@ class EpisodeActor:
         of this actor, also those under way."""
         await self.ready()
         self._engine.follow(roster, lambda name: named_actor(name, self._config.ray))
+        await self._engine.meet()
         task, policy = self._task(order), self.policy(order)
         episodes = (self._episode(order, task, policy, id, seed) for id, seed in zip(order.ids(), order.seeds))
         return [encode(trajectory) for trajectory in await all_of(episodes)]

@@ -129,7 +129,7 @@ class RemoteEngine:
         self._version = 0
         self._peers: dict[str, _Peer] = {}
         self._number = -1       # of the roster that is followed
-        self.max_context = 0    # of all of them, which serve one model alike; known from the first request on
+        self.max_context = 0    # of all of them, which serve one model alike; known once they were met
 
     async def connect(self, generators: Sequence[ActorClient]) -> None:
         """Go to these, and to no others ever."""
@@ -155,13 +155,11 @@ class RemoteEngine:
         return self._version
 
     async def generate(self, prompt_ids: Sequence[int], params: SamplingParams) -> Generation:
-        await self._meet()
         reply = await self._ask("generate", np.asarray(prompt_ids, np.int32), params)
         self._version = max(self._version, int(reply.versions.max(initial=0)))
         return reply
 
     async def score(self, prompt_ids: Sequence[int], response_ids: Sequence[int], temperature: float = 1.0) -> Scores:
-        await self._meet()
         reply = await self._ask("score", np.asarray(prompt_ids, np.int32), np.asarray(response_ids, np.int32), temperature)
         self._version = max(self._version, reply.version)
         return reply
@@ -172,8 +170,8 @@ class RemoteEngine:
     async def close(self) -> None:
         """Nothing: the generators are not this client's."""
 
-    async def _meet(self) -> None:
-        """Before anything else: the roles' prompts must fit the context, and a roster says nothing of it."""
+    async def meet(self) -> None:
+        """Learn how long a context they take, once: the roles' prompts must fit it, and a roster says nothing of it."""
         if not self.max_context:
             self.max_context = (await self._ask("ready")).max_context
 

@@ -129,4 +129,5 @@ async def test_without_any_generator_requests_wait_for_one():
     await asyncio.sleep(0)
     engine.follow(Roster(1, ("a",)), lambda name: Replica(version=4))
     assert (await waiting).versions.tolist() == [4, 4]
+    await engine.meet()
     assert engine.max_context == 64, "the prompts of the roles are cut to it"
