@@ -16,13 +16,10 @@ from rti.engines.base import EngineError
 from rti.engines.endpoint import EndpointRefused
 from rti.envs.base import EnvironmentFault, FatalEnvironmentError
 from rti.envs.claw_eval import commands as claw_eval
-from rti.envs.claw_eval.synthesis import CheckFailed as ClawEvalCheckFailed
-from rti.envs.claw_eval.taskset import TaskFileError as ClawEvalTaskFileError
 from rti.envs.navigation import build
-from rti.envs.navigation.taskset import TaskFileError
 from rti.envs.navigation.tasks import DEFAULT_SEED, SIZES
+from rti.envs.task_files import CheckFailed, TaskFileError
 from rti.envs.tau2.tasks import build as tau2
-from rti.envs.tau2.tasks.files import TaskFileError as Tau2TaskFileError
 
 EPILOG = """\
 examples:
@@ -138,8 +135,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
     try:
         return {"navigation": build, "tau2": tau2, "claw-eval": claw_eval}[args.command].run(args)
-    except (build.CheckFailed, TaskFileError, tau2.CheckFailed, Tau2TaskFileError, ClawEvalCheckFailed,
-            ClawEvalTaskFileError) as e:
+    except (CheckFailed, TaskFileError) as e:
         print(f"error: {e}", file=sys.stderr)
         return 1
     except (EngineError, EndpointRefused, EnvironmentFault, FatalEnvironmentError, OSError, ValueError) as e:

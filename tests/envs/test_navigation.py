@@ -13,7 +13,8 @@ from rti.envs import UnknownEnvironment, load_task_set
 from rti.envs.base import FatalEnvironmentError, Task
 from rti.envs.navigation.gazetteer import Gazetteer
 from rti.envs.navigation.reward import order_accepted
-from rti.envs.navigation.taskset import NavigationTaskSet, TaskFileError, in_process_environment
+from rti.envs.navigation.taskset import NavigationTaskSet, in_process_environment
+from rti.envs.task_files import TaskFileError
 from rti.envs.navigation.tasks import full_trip, lab_trip, reference_turns
 from rti.trajectory import Message, ToolCall
 

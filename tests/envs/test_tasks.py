@@ -22,7 +22,7 @@ from rti.engines.endpoint import ChatEndpoint
 from rti.envs.navigation import build, queries, writer
 from rti.envs.navigation.gazetteer import Gazetteer, Place, part
 from rti.envs.navigation.geometry import distance_m
-from rti.envs.navigation.taskset import TaskFileError, read_tasks, write_tasks
+from rti.envs.task_files import TaskFileError, read_tasks, write_tasks
 from rti.envs.navigation.tasks import TooFewPlaces, full_trip, lab_trip, task_set
 from tests.loopback import completions
 

@@ -22,7 +22,8 @@ from rti.envs.tau2.domain import load_domain  # noqa: E402
 from rti.envs.tau2.tasks import airline, build, files, retail  # noqa: E402
 from rti.envs.tau2.tasks.check import conversation, official_reward, problem_of  # noqa: E402
 from rti.envs.tau2.tasks.effects import NOTHING, as_set, effect_of  # noqa: E402
-from rti.envs.tau2.tasks.files import PUBLISHED, TaskFileError, TrainingTask, official_task  # noqa: E402
+from rti.envs.task_files import TaskFileError  # noqa: E402
+from rti.envs.tau2.tasks.files import PUBLISHED, TrainingTask, official_task  # noqa: E402
 from rti.envs.tau2.tasks.generate import COUNTS, TooFewTasks, generate  # noqa: E402
 from rti.envs.tau2.tasks.goal import Call, kinds_of, money  # noqa: E402
 from rti.envs.tau2.tasks.source import training_tasks  # noqa: E402

@@ -15,8 +15,9 @@ from typing import Any, Callable, Sequence
 
 from rti.config.schema import ClawEvalConfig
 from rti.envs.base import Task
-from rti.envs.claw_eval.synthesis import SPLITS, CheckFailed, problem_of, synthesise
-from rti.envs.claw_eval.taskset import ClawEvalTaskSet, families_of, write_tasks
+from rti.envs.claw_eval.synthesis import SPLITS, problem_of, synthesise
+from rti.envs.claw_eval.taskset import ClawEvalTaskSet, families_of
+from rti.envs.task_files import CheckFailed, write_splits
 from rti.run.profile import Profile, read_profile
 
 Say = Callable[[str], None]
@@ -43,7 +44,7 @@ def synthesize(families: Sequence[str], variants: int, seed: int, out: Path, say
     problems = [f"{task.id}: {why}" for split in SPLITS for task in found[split] if (why := asyncio.run(problem_of(task)))]
     if problems:
         raise CheckFailed(f"{len(problems)} problems:\n" + "\n".join(problems[:20]))
-    _write(out, found)
+    write_splits(out, **found)
     say(f"{sum(map(len, found.values()))} tasks checked and written to {out}")
     return {"families": list(families), "seed": seed, "redrawn_as_near_duplicates": redrawn, "problems": 0,
             "directory": str(out), **{split: _counts(found[split]) for split in SPLITS}}
@@ -65,7 +66,7 @@ def select(tasks: str, profile: Profile, max_pass: Fraction, out: Path) -> dict[
                               "by_category": _by_category(known, kept[split], measured)}
     if not any(kept[split] for split in reports):
         raise CheckFailed(_none_left(tasks, max_pass, profile, bool(reports)))
-    _write(out, kept)
+    write_splits(out, **kept)
     return {"model": profile.model, "max_pass": str(max_pass), "directory": str(out), **{s: len(kept[s]) for s in SPLITS},
             "profiled": reports}
 
@@ -91,8 +92,3 @@ def _mean(tasks: Sequence[Task], measured: dict[str, Fraction]) -> float | None:
 
 def _counts(tasks: Sequence[Task]) -> dict[str, Any]:
     return {"tasks": len(tasks), "by_category": dict(Counter(t.cls for t in tasks))}
-
-
-def _write(out: Path, tasks: dict[str, list[Task]]) -> None:
-    for split in SPLITS:
-        write_tasks(out / f"{split}.jsonl", tasks[split])

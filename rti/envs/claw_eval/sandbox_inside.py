@@ -264,16 +264,22 @@ def run(call, limits):
     os.close(sink)
     most = limits["output_bytes"] if call["tool"] != "get" else 2 * limits["file_bytes"]
     kept, left_out, ended, code, open_, checked = bytearray(), 0, "", None, True, time.monotonic()
+
+    def take():
+        """Keep of the output what there is room for. False at its end."""
+        nonlocal left_out
+        data = os.read(source, 65536)
+        room = max(0, most - len(kept))
+        kept.extend(data[:room])
+        left_out += len(data[room:])
+        return bool(data)
+
     while code is None and not ended:
         ready, _, _ = select.select([0] + [source] * open_, [], [], TICK_S if open_ else 0.002)
         if 0 in ready:      # no call is sent while one runs: this is the end of stdin
             os._exit(0)
         if source in ready:
-            data = os.read(source, 65536)
-            open_ = bool(data)
-            room = max(0, most - len(kept))
-            kept += data[:room]
-            left_out += len(data[room:])
+            open_ = take()
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == main:
             code = os.waitstatus_to_exitcode(status)
@@ -283,11 +289,7 @@ def run(call, limits):
             ended, checked = watch(limits, cpu_before, files_before), time.monotonic()
     sweep()
     while open_:            # what was still in the pipe
-        data = os.read(source, 65536)
-        open_ = bool(data)
-        room = max(0, most - len(kept))
-        kept += data[:room]
-        left_out += len(data[room:])
+        open_ = take()
     os.close(source)
     if code in (-signal.SIGXCPU, 128 + signal.SIGXCPU):
         ended = "cpu"

@@ -18,15 +18,12 @@ from rti.envs.claw_eval.families import FAMILIES
 from rti.envs.claw_eval.families.spec import Draw, seed_of, task_of
 from rti.envs.claw_eval.services import TOOLS
 from rti.envs.claw_eval.similarity import Look, duplicate_of
+from rti.envs.task_files import CheckFailed
 
 REFERENCE_SCORE = 0.99
 ATTEMPTS = 50
 SPLITS = ("train", "test")
 _VALUE = re.compile(r"[\w.+-]+@[\w.-]+\w|\d{4}-\d{2}-\d{2}|[A-Z]{1,5}-\d+|[A-Z]+=\d+|\d+\.\d+|(?<![\w.])\d{3,}(?![\w.])")
-
-
-class CheckFailed(RuntimeError):
-    """A task breaks a promise. The text says which task and how."""
 
 
 def make_task(family: str, split: str, variant: int, seed: int, attempt: int = 0) -> Task:

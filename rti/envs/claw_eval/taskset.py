@@ -8,38 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Sequence
 
-import msgspec
-
 from rti.config.schema import ClawEvalConfig
 from rti.envs.base import Task
 from rti.envs.claw_eval.environment import ClawEvalEnvironment
 from rti.envs.claw_eval.families import FAMILIES
 from rti.envs.claw_eval.synthesis import synthesise
-
-
-class TaskFileError(ValueError):
-    """A task file that cannot be used."""
-
-
-def write_tasks(path: Path, tasks: Sequence[Task]) -> None:
-    """One JSON object a line."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(msgspec.json.encode(t) + b"\n" for t in tasks))
-
-
-def read_tasks(path: Path) -> list[Task]:
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as e:
-        raise TaskFileError(f"cannot read the task file {path}: {e.strerror}; mend: make it with "
-                            f"launch/data.py claw-eval synthesize") from e
-    tasks = []
-    for number, line in enumerate(lines, 1):
-        try:
-            tasks.append(msgspec.json.decode(line, type=Task))
-        except msgspec.DecodeError as e:
-            raise TaskFileError(f"line {number} of {path} is not a task: {e}") from None
-    return tasks
+from rti.envs.task_files import TaskFileError, read_splits
 
 
 def families_of(text: str) -> list[str]:
@@ -66,7 +40,7 @@ class ClawEvalTaskSet:
         if not directory.is_dir():
             raise TaskFileError(f"env.claw_eval.tasks is '{config.tasks}', neither families nor a directory; mend: make one "
                                 f"with launch/data.py claw-eval synthesize --out {config.tasks}")
-        return read_tasks(directory / "train.jsonl"), read_tasks(directory / "test.jsonl")
+        return read_splits(directory, "launch/data.py claw-eval synthesize")
 
     def make(self) -> ClawEvalEnvironment:
         return ClawEvalEnvironment(self.config.max_turns, self.config.fault_rate)

@@ -18,16 +18,13 @@ from rti.engines.endpoint import ChatEndpoint
 from rti.envs.base import Task
 from rti.envs.navigation import queries
 from rti.envs.navigation.gazetteer import Gazetteer, fold
-from rti.envs.navigation.taskset import NavigationTaskSet, write_tasks
+from rti.envs.navigation.taskset import NavigationTaskSet
 from rti.envs.navigation.tasks import SIZES, TaskSplit, first, reference_turns, task_set
+from rti.envs.task_files import CheckFailed, write_splits
 from rti.envs.navigation.writer import Refusals, rewrite
 
 CONCURRENCY = 32
 Say = Callable[[str], None]
-
-
-class CheckFailed(ValueError):
-    """A task set that breaks a promise. The text lists what and where."""
 
 
 async def build(name: str, out: Path, seed: int, sizes: Mapping[str, int] = SIZES, endpoint: ChatEndpoint | None = None,
@@ -38,16 +35,11 @@ async def build(name: str, out: Path, seed: int, sizes: Mapping[str, int] = SIZE
     if endpoint is not None:
         split, report["queries"] = await _write_queries(split, endpoint, say)
     with tempfile.TemporaryDirectory(prefix="rti-tasks-") as scratch:
-        _write(Path(scratch), split)
+        write_splits(Path(scratch), split.train, split.test)
         report |= await check(Path(scratch), say)
-    _write(out, split)
+    write_splits(out, split.train, split.test)
     (out / "meta.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return report
-
-
-def _write(directory: Path, split: TaskSplit) -> None:
-    write_tasks(directory / "train.jsonl", split.train)
-    write_tasks(directory / "test.jsonl", split.test)
 
 
 async def _write_queries(split: TaskSplit, endpoint: ChatEndpoint, say: Say) -> tuple[TaskSplit, dict[str, Any]]:

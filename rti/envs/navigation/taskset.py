@@ -12,8 +12,6 @@ import os
 from pathlib import Path
 from typing import Sequence
 
-import msgspec
-
 from rti.config.schema import NavigationConfig
 from rti.envs.base import FatalEnvironmentError, Task
 from rti.envs.navigation import tasks as construction
@@ -24,34 +22,10 @@ from rti.envs.navigation.offline import OfflineService
 from rti.envs.navigation.recording import Recorder, Recording
 from rti.envs.navigation.server import OfflineServer
 from rti.envs.navigation.tools import NavigationTools
+from rti.envs.task_files import TaskFileError, read_splits
 
 OFFLINE_KEY = "offline"
 SERVICES = ("offline", "amap", "replay")
-
-
-class TaskFileError(ValueError):
-    """A task file that cannot be used."""
-
-
-def write_tasks(path: Path, tasks: Sequence[Task]) -> None:
-    """One JSON object a line."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(msgspec.json.encode(t) + b"\n" for t in tasks))
-
-
-def read_tasks(path: Path) -> list[Task]:
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as e:
-        raise TaskFileError(f"cannot read the task file {path}: {e.strerror}; mend: make it with "
-                            f"launch/data.py navigation") from e
-    tasks = []
-    for number, line in enumerate(lines, 1):
-        try:
-            tasks.append(msgspec.json.decode(line, type=Task))
-        except msgspec.DecodeError as e:
-            raise TaskFileError(f"line {number} of {path} is not a task: {e}") from None
-    return tasks
 
 
 class _Backend:
@@ -113,7 +87,7 @@ class NavigationTaskSet:
         if not directory.is_dir():
             raise TaskFileError(f"env.navigation.tasks is '{name}', neither {' nor '.join(construction.DRAW)} nor a directory; "
                                 f"mend: make one with launch/data.py navigation --out {name}")
-        return read_tasks(directory / "train.jsonl"), read_tasks(directory / "test.jsonl")
+        return read_splits(directory, "launch/data.py navigation")
 
     def make(self) -> NavigationEnvironment:
         return NavigationEnvironment(self._ready, self.config.max_turns)

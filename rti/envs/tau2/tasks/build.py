@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
+from rti.envs.task_files import CheckFailed
 from rti.envs.tau2.domain import Domain, load_domain
 from rti.envs.tau2.tasks import files
 from rti.envs.tau2.tasks.check import problem_of
@@ -22,10 +23,6 @@ from rti.envs.tau2.tasks.source import AUTO, training_tasks
 
 Say = Callable[[str], None]
 OUT = "build/tau2-{domain}.jsonl"
-
-
-class CheckFailed(ValueError):
-    """Tasks that break a promise. The text lists which and how."""
 
 
 def run(args: argparse.Namespace, say: Say = print) -> int:

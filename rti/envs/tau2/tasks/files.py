@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple, Sequence
 
+from rti.envs.task_files import TaskFileError
 from rti.envs.tau2 import official
 from rti.envs.tau2.domain import DOMAINS
 from rti.envs.tau2.tasks.goal import Row
@@ -20,10 +21,6 @@ PUBLISHED = "tau2_rl_train.jsonl"
 
 FIELDS = ("id", "description", "user_scenario", "ticket", "initial_state")
 """Of a row, as the official Task has them; its criteria come in two forms."""
-
-
-class TaskFileError(ValueError):
-    """A task file that cannot be used."""
 
 
 class TrainingTask(NamedTuple):
