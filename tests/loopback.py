@@ -1,4 +1,4 @@
-"""A chat-completions service on loopback for tests: a real server whose one handler the test gives."""
+"""Services on loopback for tests: real servers whose one handler the test gives."""
 
 from __future__ import annotations
 
@@ -7,17 +7,26 @@ from typing import AsyncIterator, Awaitable, Callable
 
 from aiohttp import web
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
 
 @asynccontextmanager
-async def completions(handle: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
-    """Serve until the block ends; yields the base address, which ends with /v1."""
+async def serving(handle: Handler, method: str = "GET", path: str = "/{path:.*}") -> AsyncIterator[str]:
+    """Serve until the block ends; yields the address."""
     app = web.Application()
-    app.router.add_post("/v1/chat/completions", handle)
-    runner = web.AppRunner(app)
+    app.router.add_route(method, path, handle)
+    runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     try:
-        yield f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/v1"
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def completions(handle: Handler) -> AsyncIterator[str]:
+    """A chat-completions service; yields its base address, which ends with /v1."""
+    async with serving(handle, "POST", "/v1/chat/completions") as address:
+        yield f"{address}/v1"

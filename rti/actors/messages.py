@@ -74,11 +74,3 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int                    # of the weights after it
     metrics: dict[str, float]
-
-
-class Held(msgspec.Struct, frozen=True, array_like=True):
-    """A whole group that the buffer still has after a resume."""
-
-    group_id: str
-    admitted_version: int
-    oldest_version: int

@@ -12,7 +12,7 @@ from rti.algos import load_algorithm
 from rti.algos.base import TokenBatch, finish
 from rti.config.load import load
 from rti.config.schema import AlgoConfig, InterventionConfig
-from tests.algos.test_loss import HIGH, LOW, algorithm, random_batch, run
+from tests.algos.test_loss import HIGH, LOW, algorithm, micro_batches, random_batch, run
 
 ALPHA, BOUND = 0.3, 0.5
 
@@ -81,12 +81,7 @@ def test_whole_sequences_may_be_split_over_micro_batches():
     batch, current = random_batch(seed=3, unmasked=0.8)
     entropy = entropies(len(current), 3)
     whole = aepo().loss(batch, current, entropy).loss.item()
-    cut = int((batch.sequence < 3).sum())
-    parts = []
-    for at in (slice(0, cut), slice(cut, None)):
-        fields = {k: v[at] for k, v in vars(batch).items()}
-        fields["sequence"] = fields["sequence"] - fields["sequence"].min()
-        parts.append(aepo().loss(TokenBatch(**fields), current[at], entropy[at]).loss.item())
+    parts = [aepo().loss(part, current[at], entropy[at]).loss.item() for at, part in micro_batches(batch, 3)]
     assert sum(parts) == pytest.approx(whole, abs=1e-9)
 
 

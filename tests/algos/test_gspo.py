@@ -12,7 +12,7 @@ from rti.algos import load_algorithm
 from rti.algos.base import TokenBatch
 from rti.config.load import load
 from rti.config.schema import AlgoConfig, InterventionConfig
-from tests.algos.test_loss import random_batch
+from tests.algos.test_loss import micro_batches, random_batch
 
 LOW, HIGH = 0.03, 0.04      # wide enough for some sequences to be inside
 
@@ -64,12 +64,7 @@ def test_loss_and_gradient_equal_the_formula(seed):
 def test_whole_sequences_may_be_split_over_micro_batches():
     batch, current = sequences(3)
     whole = gspo().loss(batch, current).loss.item()
-    cut = int((batch.sequence < 3).sum())
-    parts = []
-    for at in (slice(0, cut), slice(cut, None)):
-        fields = {k: v[at] for k, v in vars(batch).items()}
-        fields["sequence"] = fields["sequence"] - fields["sequence"].min()
-        parts.append(gspo().loss(TokenBatch(**fields), current[at]).loss.item())
+    parts = [gspo().loss(part, current[at]).loss.item() for at, part in micro_batches(batch, 3)]
     assert sum(parts) == pytest.approx(whole, abs=1e-12)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Iterator
 
 import numpy as np
 import pytest
@@ -18,6 +19,15 @@ LOW, HIGH, EPS_W = 0.2, 0.28, 0.2
 def algorithm(name: str = "rti", kl_coef: float = 0.0, ratio: str = "behaviour", importance_cap: float = 2.0, **intervention):
     config = AlgoConfig(name=name, clip_low=LOW, clip_high=HIGH, kl_coef=kl_coef, ratio=ratio, importance_cap=importance_cap)
     return load_algorithm(config, InterventionConfig(weight_eps=EPS_W, **intervention))
+
+
+def micro_batches(batch: TokenBatch, sequences: int) -> Iterator[tuple[slice, TokenBatch]]:
+    """The first so many sequences, and the rest: where each stands, and it as a batch of its own."""
+    cut = int((batch.sequence < sequences).sum())
+    for at in (slice(0, cut), slice(cut, None)):
+        fields = {k: v[at] for k, v in vars(batch).items()}
+        fields["sequence"] = fields["sequence"] - fields["sequence"].min()
+        yield at, TokenBatch(**fields)
 
 
 def random_batch(n: int = 200, seed: int = 0, intervened: float = 0.3,

@@ -9,7 +9,6 @@ import logging
 import random
 import socket
 import traceback
-from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
@@ -17,6 +16,7 @@ from aiohttp import web
 from rti.envs.base import EnvironmentFault, FatalEnvironmentError
 from rti.envs.navigation.client import AgentMistake, HttpTransport, Kind, MapClient, TransportError, classify, sign
 from rti.envs.navigation.recording import Recorder, Recording, identity
+from tests.loopback import serving
 
 KEY = "k3y-that-must-never-be-seen"
 TEXT = "/v5/place/text"
@@ -62,20 +62,6 @@ class Clock:
 def make(transport, clock=None, **options):
     clock = clock or Clock()
     return MapClient(transport, KEY, clock=clock, sleep=clock.sleep, rng=random.Random(0), **options)
-
-
-@asynccontextmanager
-async def serving(handler):
-    app = web.Application()
-    app.router.add_get("/{path:.*}", handler)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
 
 
 @pytest.mark.parametrize("kind, codes", [

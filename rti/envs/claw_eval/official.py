@@ -8,7 +8,6 @@ before a run starts, never by a failed episode. Text-only tasks: those whose nam
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import re
 import sys
@@ -22,7 +21,6 @@ import yaml
 from rti.config.schema import ClawEvalConfig, EndpointConfig
 from rti.envs.base import FatalEnvironmentError, Task
 from rti.envs.claw_eval.judge import Chat, Judge, judge_of
-from rti.envs.claw_eval.official_services import script_of
 
 VARIABLE = "CLAW_EVAL_HOME"
 MEND = (f"mend: set env.claw_eval.home or {VARIABLE} to a checkout of github.com/claw-eval/claw-eval, and pip install fastapi "

@@ -6,7 +6,6 @@ Keeps: what can be known to be wrong (no such family, no such file) is said when
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Sequence
 
 from rti.config.schema import ClawEvalConfig
 from rti.envs.base import Task

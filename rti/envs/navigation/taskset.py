@@ -10,7 +10,6 @@ import asyncio
 import functools
 import os
 from pathlib import Path
-from typing import Sequence
 
 from rti.config.schema import NavigationConfig
 from rti.envs.base import FatalEnvironmentError, Task

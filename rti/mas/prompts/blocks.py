@@ -1,11 +1,12 @@
-"""What the prompt packs for language models share: JSON blocks of history, turns and tools, and the form of each answer."""
+"""What the prompt packs for language models share: how each role is asked, JSON blocks of history, turns and tools, and the
+form of each answer. A pack gives the words and, as `hidden`, the blocks of evidence: they stand in these prompts alone."""
 
 from __future__ import annotations
 
 import json
 from typing import Any, Sequence
 
-from rti.mas.roles import call_dict, turn_dict
+from rti.mas.roles import RoleContext, answer_dict, call_dict, turn_dict
 from rti.trajectory import Message, ToolSchema
 
 _ONE_OBJECT = "Answer with one JSON object and nothing else:\n"
@@ -28,6 +29,40 @@ def block(title: str, value: Any) -> str:
 
 def ask(system: str, *blocks: str) -> list[Message]:
     return [Message(role="system", content=system), Message(role="user", content="\n\n".join(blocks))]
+
+
+def ask_validator(words: str, ctx: RoleContext, *hidden: str, tools_shown: bool = False) -> list[Message]:
+    return ask(
+        f"{words}\n\n{VALIDATOR_ANSWER}",
+        *([block("Tools", tools(ctx.tools))] if tools_shown else []),
+        block("Conversation so far", history(ctx.history)),
+        block("The step under review", turn(ctx.draft)),
+        *hidden,
+    )
+
+
+def ask_corrector(words: str, ctx: RoleContext, *hidden: str) -> list[Message]:
+    return ask(
+        f"{words}\n\n{CORRECTOR_ANSWER}",
+        block("Tools", tools(ctx.tools)),
+        block("Conversation so far", history(ctx.history)),
+        *hidden,
+        block("The draft (for its manner only)", turn(ctx.draft)),
+        block("The review", answer_dict(ctx.validation) if ctx.validation else {}),
+    )
+
+
+def ask_verifier(words: str, ctx: RoleContext, *hidden: str, asked: str = "question") -> list[Message]:
+    """`asked`: what the user's first words are called."""
+    return ask(
+        f"{words}\n\n{VERIFIER_ANSWER}",
+        block(f"The user's {asked}", question(ctx.history)),
+        block("Tools", tools(ctx.tools)),
+        block("Conversation so far", history(ctx.history)),
+        block("The draft", turn(ctx.draft)),
+        block("The corrected step", turn(ctx.correction)),
+        *hidden,
+    )
 
 
 def history(messages: Sequence[Message]) -> list[dict[str, Any]]:

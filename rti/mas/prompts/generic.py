@@ -7,7 +7,7 @@ shown as it is: name its fields so that a reader understands them.
 from __future__ import annotations
 
 from rti.mas.prompts import blocks
-from rti.mas.roles import RoleContext, answer_dict
+from rti.mas.roles import RoleContext
 from rti.trajectory import Message
 
 _VALIDATOR = """\
@@ -55,33 +55,15 @@ Do not refuse sensible next steps, more caution, an intermediate look, or anothe
 
 
 def validator(ctx: RoleContext) -> list[Message]:
-    return blocks.ask(
-        f"{_VALIDATOR}\n\n{blocks.VALIDATOR_ANSWER}",
-        blocks.block("Tools", blocks.tools(ctx.tools)),
-        blocks.block("Conversation so far", blocks.history(ctx.history)),
-        blocks.block("The step under review", blocks.turn(ctx.draft)),
-        blocks.block("Reference material (hidden from the agent)", ctx.evidence),
-    )
+    return blocks.ask_validator(_VALIDATOR, ctx, blocks.block("Reference material (hidden from the agent)", ctx.evidence),
+                                tools_shown=True)
 
 
 def corrector(ctx: RoleContext) -> list[Message]:
-    return blocks.ask(
-        f"{_CORRECTOR}\n\n{blocks.CORRECTOR_ANSWER}",
-        blocks.block("Tools", blocks.tools(ctx.tools)),
-        blocks.block("Conversation so far", blocks.history(ctx.history)),
-        blocks.block("Hidden reference material (to compare with; must not show)", ctx.evidence),
-        blocks.block("The draft (for its manner only)", blocks.turn(ctx.draft)),
-        blocks.block("The review", answer_dict(ctx.validation) if ctx.validation else {}),
-    )
+    return blocks.ask_corrector(
+        _CORRECTOR, ctx, blocks.block("Hidden reference material (to compare with; must not show)", ctx.evidence))
 
 
 def verifier(ctx: RoleContext) -> list[Message]:
-    return blocks.ask(
-        f"{_VERIFIER}\n\n{blocks.VERIFIER_ANSWER}",
-        blocks.block("The user's request", blocks.question(ctx.history)),
-        blocks.block("Tools", blocks.tools(ctx.tools)),
-        blocks.block("Conversation so far", blocks.history(ctx.history)),
-        blocks.block("The draft", blocks.turn(ctx.draft)),
-        blocks.block("The corrected step", blocks.turn(ctx.correction)),
-        blocks.block("Reference material (hidden from the agent)", ctx.evidence),
-    )
+    return blocks.ask_verifier(_VERIFIER, ctx, blocks.block("Reference material (hidden from the agent)", ctx.evidence),
+                               asked="request")

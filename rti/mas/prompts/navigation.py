@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from rti.mas.prompts import blocks
-from rti.mas.roles import RoleContext, answer_dict
+from rti.mas.roles import RoleContext
 from rti.trajectory import Message
 
 _ORDER = {
@@ -76,37 +76,19 @@ a search narrowed to a region that the conversation shows, or a task taken in sm
 
 
 def validator(ctx: RoleContext) -> list[Message]:
-    return blocks.ask(
-        f"{_VALIDATOR}\n\n{blocks.VALIDATOR_ANSWER}",
-        blocks.block("Conversation so far", blocks.history(ctx.history)),
-        blocks.block("The step under review", blocks.turn(ctx.draft)),
-        blocks.block("Required actions (hidden from the agent)", _required(ctx.evidence)),
-        blocks.block("Completion", "Done when one direction call with the right places in an allowed order has succeeded."),
-    )
+    return blocks.ask_validator(
+        _VALIDATOR, ctx, blocks.block("Required actions (hidden from the agent)", _required(ctx.evidence)),
+        blocks.block("Completion", "Done when one direction call with the right places in an allowed order has succeeded."))
 
 
 def corrector(ctx: RoleContext) -> list[Message]:
-    review = answer_dict(ctx.validation) if ctx.validation else {}
-    return blocks.ask(
-        f"{_CORRECTOR}\n\n{blocks.CORRECTOR_ANSWER}",
-        blocks.block("Tools", blocks.tools(ctx.tools)),
-        blocks.block("Conversation so far", blocks.history(ctx.history)),
-        blocks.block("Hidden reference material (to compare with; must not show)", _required(ctx.evidence)),
-        blocks.block("The draft (for its manner only)", blocks.turn(ctx.draft)),
-        blocks.block("The review", review),
-    )
+    return blocks.ask_corrector(
+        _CORRECTOR, ctx, blocks.block("Hidden reference material (to compare with; must not show)", _required(ctx.evidence)))
 
 
 def verifier(ctx: RoleContext) -> list[Message]:
-    return blocks.ask(
-        f"{_VERIFIER}\n\n{blocks.VERIFIER_ANSWER}",
-        blocks.block("The user's question", blocks.question(ctx.history)),
-        blocks.block("Tools", blocks.tools(ctx.tools)),
-        blocks.block("Conversation so far", blocks.history(ctx.history)),
-        blocks.block("The draft", blocks.turn(ctx.draft)),
-        blocks.block("The corrected step", blocks.turn(ctx.correction)),
-        blocks.block("Reference material (hidden from the agent)", _required(ctx.evidence)),
-    )
+    return blocks.ask_verifier(
+        _VERIFIER, ctx, blocks.block("Reference material (hidden from the agent)", _required(ctx.evidence)))
 
 
 def _required(evidence: dict[str, Any]) -> dict[str, Any]:

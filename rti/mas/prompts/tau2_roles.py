@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from rti.envs.tau2.evidence import Evidence, RequiredAction, read
 from rti.mas.prompts import blocks
-from rti.mas.roles import RoleContext, answer_dict
+from rti.mas.roles import RoleContext
 from rti.trajectory import Message
 
 
@@ -85,40 +85,21 @@ class Pack:
 
     def validator(self, ctx: RoleContext) -> list[Message]:
         evidence = read(ctx.evidence)
-        return blocks.ask(
-            f"{_VALIDATOR.format(**self._words)}\n\n{blocks.VALIDATOR_ANSWER}",
-            blocks.block("Conversation so far", blocks.history(ctx.history)),
-            blocks.block("The step under review", blocks.turn(ctx.draft)),
-            *_required(evidence),
-            blocks.block("Completion", evidence.completion),
-            blocks.block("Evaluation criteria (hidden; for context)", _criteria(evidence)),
-        )
+        return blocks.ask_validator(
+            _VALIDATOR.format(**self._words), ctx, *_required(evidence), blocks.block("Completion", evidence.completion),
+            blocks.block("Evaluation criteria (hidden; for context)", _criteria(evidence)))
 
     def corrector(self, ctx: RoleContext) -> list[Message]:
         evidence = read(ctx.evidence)
-        review = answer_dict(ctx.validation) if ctx.validation else {}
-        return blocks.ask(
-            f"{_CORRECTOR.format(**self._words)}\n\n{blocks.CORRECTOR_ANSWER}",
-            blocks.block("Tools", blocks.tools(ctx.tools)),
-            blocks.block("Conversation so far", blocks.history(ctx.history)),
-            *_required(evidence),
-            blocks.block("Evaluation criteria (hidden; to compare with; must not show)", _criteria(evidence)),
-            blocks.block("The draft (for its manner only)", blocks.turn(ctx.draft)),
-            blocks.block("The review", review),
-        )
+        return blocks.ask_corrector(
+            _CORRECTOR.format(**self._words), ctx, *_required(evidence),
+            blocks.block("Evaluation criteria (hidden; to compare with; must not show)", _criteria(evidence)))
 
     def verifier(self, ctx: RoleContext) -> list[Message]:
         evidence = read(ctx.evidence)
-        return blocks.ask(
-            f"{_VERIFIER.format(**self._words)}\n\n{blocks.VERIFIER_ANSWER}",
-            blocks.block("The user's question", blocks.question(ctx.history)),
-            blocks.block("Tools", blocks.tools(ctx.tools)),
-            blocks.block("Conversation so far", blocks.history(ctx.history)),
-            blocks.block("The draft", blocks.turn(ctx.draft)),
-            blocks.block("The corrected step", blocks.turn(ctx.correction)),
-            *_required(evidence),
-            blocks.block("Evaluation criteria (hidden from the agent)", _criteria(evidence)),
-        )
+        return blocks.ask_verifier(
+            _VERIFIER.format(**self._words), ctx, *_required(evidence),
+            blocks.block("Evaluation criteria (hidden from the agent)", _criteria(evidence)))
 
 
 def _required(evidence: Evidence) -> list[str]:

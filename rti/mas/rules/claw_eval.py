@@ -7,17 +7,16 @@ values that were shown before, so that its steps leak nothing. A step that break
 from __future__ import annotations
 
 import json
-import re
 from typing import Any, NamedTuple
 
 from rti.envs.claw_eval import grading
 from rti.envs.claw_eval.evidence import Want, read
 from rti.mas import guards, literals
-from rti.mas.roles import Correction, RoleContext, Validation, Verdict, call_dict
+from rti.mas.roles import Correction, RoleContext, Validation, Verdict
+from rti.mas.rules import verdicts
 from rti.trajectory import Message, ToolCall
 
-_HIDDEN = re.compile(r"\b(ground[ -]truth|reference (answer|solution)|rubric|safety check|evaluation criteria|evidence|draft|"
-                     r"earlier version|validator|corrector)\b", re.IGNORECASE)
+_HIDDEN = verdicts.hidden_words("rubric", "safety check", "evaluation criteria")
 LOST = 504
 """Status of a call of which it is not known whether it took effect."""
 
@@ -174,22 +173,12 @@ def correct(ctx: RoleContext) -> Correction:
 # --- the Verifier --------------------------------------------------------------------------------------------------
 def verify(ctx: RoleContext) -> Verdict:
     """Refuses a correction that tells of hidden material, uses what is not shown, breaks a safety check, or is the draft."""
-    reply = ctx.correction
-    if reply is None:
-        return _no("unreasonable_calibration", "There is no correction.")
-    if _HIDDEN.search(f"{reply.reasoning} {reply.content}") or guards.leak(reply, ctx.history, ctx.tools, ctx.evidence):
-        return _no("leak", "Tells of hidden material.")
-    case = Case(ctx)
+    if (refusal := verdicts.at_first_sight(ctx, _HIDDEN)) is not None:
+        return refusal
+    case, reply = Case(ctx), ctx.correction
     for call in reply.tool_calls:
         if guards.schema_violation(call, ctx.tools) or case.invented(call):
-            return _no("wrong_tool_arguments", "An argument is not shown, or does not fit the tool.")
+            return verdicts.refuse("wrong_tool_arguments", "An argument is not shown, or does not fit the tool.")
         if any(grading.matches(call.name, call.arguments, c.forbids) for c in case.evidence.safety_checks):
-            return _no("unreasonable_calibration", "Breaks a safety check.")
-    calls = [call_dict(c) for c in reply.tool_calls]
-    if calls == [call_dict(c) for c in ctx.draft.tool_calls] and reply.content == ctx.draft.content:
-        return _no("unreasonable_calibration", "Is the draft again.")
-    return Verdict(ok=True, reasons=[], diagnosis="Fine.")
-
-
-def _no(reason: str, diagnosis: str) -> Verdict:
-    return Verdict(ok=False, reasons=[reason], diagnosis=diagnosis)
+            return verdicts.refuse("unreasonable_calibration", "Breaks a safety check.")
+    return verdicts.unless_the_draft_again(ctx)

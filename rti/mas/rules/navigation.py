@@ -18,6 +18,7 @@ from rti.envs.navigation.geometry import CoordinateError, normalise_pair
 from rti.envs.navigation.reward import order_accepted, route_places
 from rti.mas import literals
 from rti.mas.roles import Correction, RoleContext, Validation, Verdict
+from rti.mas.rules import verdicts
 from rti.trajectory import Message, ToolCall
 
 SEARCH, AROUND, DIRECTION = "poi_search", "around_search", "direction"
@@ -163,33 +164,30 @@ def _mode(ctx: RoleContext, properties: dict[str, Any]) -> str:
 
 
 # --- the Verifier --------------------------------------------------------------------------------------------------
-_HIDDEN = re.compile(
-    r"\b(ground[ -]truth|reference (answer|solution|route)|order level|evidence|draft|earlier version|validator|corrector)\b",
-    re.IGNORECASE,
-)
+_HIDDEN = verdicts.hidden_words("reference route", "order level")
 
 
 def verify(ctx: RoleContext) -> Verdict:
     """Refuses a correction that tells of hidden material, holds what the history does not show, or repeats the draft."""
     reply = ctx.correction
     if reply is None:
-        return Verdict(ok=False, reasons=["unreasonable_calibration"], diagnosis="There is no correction.")
+        return verdicts.refuse("unreasonable_calibration", "There is no correction.")
     if _HIDDEN.search(f"{reply.reasoning} {reply.content}"):
-        return Verdict(ok=False, reasons=["leak"], diagnosis="Speaks of hidden material.")
+        return verdicts.refuse("leak", "Speaks of hidden material.")
     done = list(history_calls(ctx.history))
     visible = _visible(done)
     spoken = literals.coordinates(f"{reply.reasoning} {reply.content}")
     written = [c for call in reply.tool_calls for v in literals.strings(call.arguments) for c in literals.coordinates(v)]
     if any(c not in visible for c in spoken + written):
-        return Verdict(ok=False, reasons=["not_derivable"], diagnosis="Holds coordinates that no tool returned.")
+        return verdicts.refuse("not_derivable", "Holds coordinates that no tool returned.")
     shown = literals.name(" ".join(m.content for m in ctx.history))
     for call in reply.tool_calls:
         words = [call.arguments.get(k) for k in ("address", "region", "keyword")]
         if any(isinstance(w, str) and literals.name(w) not in shown for w in words):
-            return Verdict(ok=False, reasons=["not_derivable"], diagnosis="Holds a name that the history does not show.")
+            return verdicts.refuse("not_derivable", "Holds a name that the history does not show.")
     if [_key(c) for c in reply.tool_calls] == [_key(c) for c in ctx.draft.tool_calls] and reply.content == ctx.draft.content:
-        return Verdict(ok=False, reasons=["unreasonable_calibration"], diagnosis="Is the draft again.")
-    return Verdict(ok=True, reasons=[], diagnosis="Fine.")
+        return verdicts.refuse("unreasonable_calibration", "Is the draft again.")
+    return verdicts.FINE
 
 
 # --- reading the evidence and the history ----------------------------------------------------------------------------

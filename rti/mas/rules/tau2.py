@@ -10,15 +10,14 @@ import re
 from typing import Sequence
 
 from rti.mas import guards, literals
-from rti.mas.roles import Correction, RoleContext, Validation, Verdict, call_dict
-from rti.mas.rules import tau2_records, tau2_telecom
+from rti.mas.roles import Correction, RoleContext, Validation, Verdict
+from rti.mas.rules import tau2_records, tau2_telecom, verdicts
 from rti.mas.rules.tau2_case import Case, matches, same
 from rti.trajectory import Message, ToolCall
 
 _DID = r"(now )?(successfully )?(cancel|chang|modif|updat|exchang|refund|book|refuel|enabl)\w*"
 _CLAIM = re.compile(rf"\b(has|have) (now )?been {_DID}|\bi('ve| have) {_DID}", re.IGNORECASE)
-_HIDDEN = re.compile(r"\b(ground[ -]truth|reference (answer|solution|action)|evaluation criteria|evidence|draft|"
-                     r"earlier version|validator|corrector)\b", re.IGNORECASE)
+_HIDDEN = verdicts.hidden_words("reference action", "evaluation criteria")
 TRANSFER = "transfer_to_human_agents"
 
 
@@ -116,22 +115,12 @@ def correct(ctx: RoleContext) -> Correction:
 # --- the Verifier --------------------------------------------------------------------------------------------------
 def verify(ctx: RoleContext) -> Verdict:
     """Refuses a correction that tells of hidden material, uses what is not shown, changes the wrong thing, or is the draft."""
-    reply = ctx.correction
-    if reply is None:
-        return _no("unreasonable_calibration", "There is no correction.")
-    if _HIDDEN.search(f"{reply.reasoning} {reply.content}") or guards.leak(reply, ctx.history, ctx.tools, ctx.evidence):
-        return _no("leak", "Tells of hidden material.")
-    case = Case(ctx)
+    if (refusal := verdicts.at_first_sight(ctx, _HIDDEN)) is not None:
+        return refusal
+    case, reply = Case(ctx), ctx.correction
     for call in reply.tool_calls:
         if guards.schema_violation(call, ctx.tools) or call.name != TRANSFER and case.missing(call.arguments):
-            return _no("wrong_tool_arguments", "An argument is not shown, or does not fit the tool.")
+            return verdicts.refuse("wrong_tool_arguments", "An argument is not shown, or does not fit the tool.")
     if _CLAIM.search(reply.content) and not any(d.call.name in case.evidence.agent_writes for d in case.calls):
-        return _no("fabricated_tool_result", "Claims what no call has done.")
-    calls = [call_dict(c) for c in reply.tool_calls]
-    if calls == [call_dict(c) for c in ctx.draft.tool_calls] and reply.content == ctx.draft.content:
-        return _no("unreasonable_calibration", "Is the draft again.")
-    return Verdict(ok=True, reasons=[], diagnosis="Fine.")
-
-
-def _no(reason: str, diagnosis: str) -> Verdict:
-    return Verdict(ok=False, reasons=[reason], diagnosis=diagnosis)
+        return verdicts.refuse("fabricated_tool_result", "Claims what no call has done.")
+    return verdicts.unless_the_draft_again(ctx)

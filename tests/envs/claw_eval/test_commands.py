@@ -8,7 +8,7 @@ import pytest
 from launch import data
 from rti.envs.claw_eval import commands
 from rti.envs.claw_eval.synthesis import synthesise
-from rti.envs.task_files import read_tasks, write_tasks
+from rti.envs.task_files import read_tasks
 from rti.run.profile import Profile, TaskProfile, read_profile, write_profile
 
 FAMILIES = "payment,restock"
