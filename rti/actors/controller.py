@@ -187,8 +187,11 @@ class Controller:
         self._begun = True
 
     async def _train(self) -> None:
-        if self.plan.step == 0 and self._config.evaluation.before and self._run.evaluation(0) is None:
-            await self._evaluate(0)
+        if self.plan.step == 0:
+            if self._config.evaluation.before:
+                await self._evaluation(0)
+        elif self._evaluation_due:      # a stop may have come before it was done
+            self._run.amend(evaluation_metrics(await self._evaluation(self.plan.step)))
         while not self.plan.finished:
             if self._stop.is_set():
                 raise Stopped
@@ -197,10 +200,7 @@ class Controller:
             await self._step(await self._next_batch())
 
     async def _finish(self) -> None:
-        """After the last step: what is still missing of evaluation and checkpoint."""
-        step = self.plan.step
-        if self._config.evaluation.after and self._run.evaluation(step) is None:
-            await self._evaluate(step)
+        """After the last step: a checkpoint of it, and whole."""
         await self._save()
         await self._guarded(self._actors.learner.wait_saved())
         await self._prune()
@@ -320,9 +320,9 @@ class Controller:
     async def _close_step(self, step: int, metrics: dict[str, float], groups: list[Group]) -> None:
         """Evaluation where one is due, the metrics line, and then the checkpoint that knows of both."""
         stopped = False
-        if self._due(self._config.evaluation.every) or self.plan.finished and self._config.evaluation.after:
+        if self._evaluation_due:
             try:
-                metrics |= evaluation_metrics(await self._evaluate(step))
+                metrics |= evaluation_metrics(await self._evaluation(step))
             except Stopped:
                 stopped = True      # the step itself is whole, and is written down as such
         trained_tokens = metrics.get("policy/trained_tokens", 0.0)
@@ -336,6 +336,17 @@ class Controller:
     def _due(self, every: int) -> bool:
         return every > 0 and self.plan.step % every == 0
 
+    @property
+    def _evaluation_due(self) -> bool:
+        return self._due(self._config.evaluation.every) or self.plan.finished and self._config.evaluation.after
+
+    async def _evaluation(self, step: int) -> dict[str, Any]:
+        """Of the weights after `step`, which are the present ones; made where it is missing."""
+        result = self._run.evaluation(step) or await self._evaluate(step)
+        if step and (self._best is None or result["p@1"] > self._best[0]):
+            self._best = (result["p@1"], step)
+        return result
+
     async def _evaluate(self, step: int) -> dict[str, Any]:
         with self._meter.time("evaluation_s"):
             results = await self._guarded(evaluate(
@@ -343,8 +354,6 @@ class Controller:
                 lambda done, total: self._progress.stage("evaluating", done, total)), stoppable=True)
             result = summarise(results, samples=self._config.evaluation.samples, seed=self._config.seed)
         self._run.save_evaluation(step, result)
-        if step and (self._best is None or result["p@1"] > self._best[0]):
-            self._best = (result["p@1"], step)
         return result
 
     async def _save(self) -> None:

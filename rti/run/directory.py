@@ -172,6 +172,12 @@ class RunDirectory:
         self._to_board(step, {k: v for k, v in line.items() if k != "step" and not k.startswith("eval/")})
         return line
 
+    def amend(self, values: Mapping[str, Any]) -> None:
+        """Add to the newest line of metrics what a stop kept out of it."""
+        self._must_be_ready()
+        metrics.check(values)
+        self._metrics.amend(metrics.finite(values))
+
     # --- evaluations and the end -----------------------------------------------------------------------------------
     def save_evaluation(self, step: int, evaluation: Mapping[str, Any]) -> None:
         """Keep an evaluation of the weights after `step` (0: before training)."""

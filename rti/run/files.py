@@ -112,10 +112,21 @@ class JsonLines:
         kept = [line for line in found.lines if keep(line.value)]
         if len(kept) < len(found.lines) or found.torn:
             raw = self.path.read_bytes().split(b"\n")
-            os.close(self._handle)
-            write_atomic(self.path, b"".join(raw[line.number - 1] + b"\n" for line in kept))
-            self._handle = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+            self._replace([raw[line.number - 1] for line in kept])
         return [line.value for line in kept]
+
+    def amend(self, values: dict[str, Any]) -> None:
+        """Add fields to the last line, where it does not hold them. The file is whole at any time."""
+        last = read_lines(self.path).lines[-1]
+        if last.value.items() >= values.items():
+            return
+        raw = self.path.read_bytes().split(b"\n")[:last.number - 1]
+        self._replace([*raw, msgspec.json.encode(last.value | values)])
+
+    def _replace(self, raw: list[bytes]) -> None:
+        os.close(self._handle)
+        write_atomic(self.path, b"".join(line + b"\n" for line in raw))
+        self._handle = os.open(self.path, os.O_WRONLY | os.O_APPEND)
 
     def close(self) -> None:
         if self._handle >= 0:

@@ -359,6 +359,32 @@ async def test_a_stop_in_an_evaluation_keeps_the_step_it_followed(tmp_path):
     assert await FakeRun(tmp_path / "run", make_config(evaluation__every=2)).run()
 
 
+@pytest.mark.parametrize("step", [2, 4])
+async def test_an_evaluation_that_a_stop_cut_short_is_made_up_for(tmp_path, step):
+    config = make_config(evaluation__every=2)
+    await FakeRun(tmp_path / "whole", config).run()
+    fake = FakeRun(tmp_path / "run", config)
+    holding = asyncio.Event()
+
+    def hold(order):
+        if order.split == "test" and fake.controller.plan.step == step:
+            holding.set()
+            return asyncio.Event().wait()
+
+    fake.world.before_run = hold
+
+    async def stop(controller):
+        await holding.wait()
+        controller.stop()
+
+    assert not await fake.run(during=stop)
+    assert "eval/p@1" not in lines(tmp_path / "run")[-1] and lines(tmp_path / "run")[-1]["step"] == step
+    assert await FakeRun(tmp_path / "run", config).run()
+    assert record(tmp_path / "run") == record(tmp_path / "whole")
+    for name in ("step-000002.json", "step-000004.json"):
+        assert (tmp_path / "run/evaluations" / name).read_bytes() == (tmp_path / "whole/evaluations" / name).read_bytes()
+
+
 async def test_dynamic_sampling_passes_over_groups_that_teach_nothing(tmp_path):
     config = make_config(algo__dynamic_sampling=100)
     fake = FakeRun(tmp_path / "run", config, World(percent=15), intervenes=False)

@@ -324,6 +324,20 @@ def test_json_lines_keep_what_others_appended(tmp_path: Path) -> None:
     assert (tmp_path / "a.jsonl").read_text() == '{"n":2}\n{"n":3}\n'
 
 
+def test_the_last_of_the_json_lines_is_amended_and_the_others_stay_to_the_byte(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"n": 1}\n')
+    file = JsonLines(path)
+    file.append({"n": 2})
+    file.amend({"more": 0.5})
+    before = path.stat().st_ino
+    file.amend({"more": 0.5})
+    assert path.stat().st_ino == before, "what it holds already is not written again"
+    file.append({"n": 3})
+    file.close()
+    assert path.read_text() == '{"n": 1}\n{"n":2,"more":0.5}\n{"n":3}\n'
+
+
 def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
     code = ("import resource, sys; from pathlib import Path; from rti.run.files import JsonLines\n"
             "file = JsonLines(Path(sys.argv[1])); file.append({'n': 1})\n"
