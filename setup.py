@@ -67,6 +67,7 @@ setup(
             "hypothesis>=6.170,<7",
             "jsonschema>=4.26.0,<4.27",
             "playwright>=1.65.0,<1.66",         # drives an installed Chromium; without one the report's page is not opened
+            "psutil>=7.2,<8",
             "pytest>=9.2.0,<9.3",
             "pytest-asyncio>=1.5.0,<1.6",
             "pytest-timeout>=2.4.0,<2.5",

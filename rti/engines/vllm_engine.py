@@ -25,7 +25,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from rti.engines.base import (
     EngineError, Generation, PromptTooLong, SamplingParams, Scores, check_sampling, checked_ids, room_after,
 )
-from rti.engines.vllm_weights import BACKEND, WeightsMemory
+from rti.engines.vllm_weights import BACKEND, OWNER, WeightsMemory
 from rti.engines.weights import check_weights
 
 BLOCK = 32
@@ -60,6 +60,7 @@ class VLLMEngine:
         self.vocab_size = config.get_text_config().vocab_size
         self._version = self._first_version = version
         self._ids, self._fault, self._closed = itertools.count(), "", False
+        self._in_flight: set[str] = set()
         self._loading = asyncio.Lock()
         self._counts = {"generated_tokens": 0, "scored_tokens": 0}
         self._busy = _Busy()
@@ -126,12 +127,16 @@ class VLLMEngine:
 
         self._refuse_if_down()
         params = Params(ignore_eos=True, detokenize=False, skip_clone=True, output_kind=RequestOutputKind.FINAL_ONLY, **params)
+        name = f"rti-{next(self._ids)}"
+        self._in_flight.add(name)
         try:
             with self._busy.one():
-                async for output in self._llm.generate({"prompt_token_ids": ids.tolist()}, params, f"rti-{next(self._ids)}"):
+                async for output in self._llm.generate({"prompt_token_ids": ids.tolist()}, params, name):
                     reply = output.outputs[0]
         except (EngineDeadError, EngineGenerateError) as fault:
             raise self._down(fault) from fault
+        finally:
+            self._in_flight.discard(name)
         if reply.finish_reason not in ("stop", "length"):
             raise EngineError(f"vLLM ended a request with {reply.finish_reason!r}: it is shutting down or has failed")
         return reply
@@ -193,6 +198,8 @@ class VLLMEngine:
         """End vLLM's processes; what is in flight fails with EngineError. May be called twice."""
         if not self._closed:
             self._closed = True
+            # vLLM's core tells its requests of its end, if it comes to that before it is gone: else they would wait for ever
+            await self._llm.abort(list(self._in_flight))
             self._llm.shutdown()
             self._memory.close()
             del self._llm       # while its modules are still there: its own finaliser calls into them
@@ -269,6 +276,7 @@ def _start(path: str, *, dtype: str, max_concurrency: int, max_context: int, thr
     """vLLM's AsyncLLM with everything set that the promises above rest on."""
     from vllm.platforms import current_platform
 
+    os.environ[OWNER] = str(os.getpid())
     args: dict[str, Any] = {}
     if current_platform.device_type == "cpu":
         _set_cpu_environment(threads, tensor_parallel)

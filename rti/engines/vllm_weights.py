@@ -16,6 +16,9 @@ import torch
 BACKEND = "rti_shared_memory"
 """Under this name vllm_worker.py is in vLLM's registry of weight-transfer backends."""
 
+OWNER = "RTI_VLLM_OWNER"
+"""The environment variable that tells vLLM's processes the pid of the engine's process, with which they end."""
+
 ALIGN = 64      # bytes: of a cache line, and no less than any dtype needs
 
 

@@ -3,7 +3,9 @@
 vLLM keeps a registry of weight-transfer backends; `rti_shared_memory` is one of them, driven like the others by its
 start_weight_update / update_weights / finish_weight_update. The weights lie in a piece of shared memory of the engine's own
 process (see vllm_weights.py); each worker maps it and loads from there what its shard needs. Importing this file registers the
-backend: vLLM imports it in every worker, because the engine names `WorkerExtension` as its worker_extension_cls.
+backend: vLLM imports it in every worker, because the engine names `WorkerExtension` as its worker_extension_cls. It also makes the
+process end with the engine's own: vLLM's processes outlive a killed one, and would keep the memory that a restarted generator
+needs.
 
 Keeps field bug 23 out: the copy of a tied embedding that vLLM's CPU build packs for its matrix products is packed anew after
 each update; vLLM itself leaves the old one there. May import torch and vllm.
@@ -12,6 +14,9 @@ each update; vLLM itself leaves the old one there. May import torch and vllm.
 from __future__ import annotations
 
 import mmap
+import os
+import select
+import threading
 from dataclasses import dataclass, field
 from typing import Iterator
 
@@ -22,7 +27,17 @@ from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from rti.engines.vllm_weights import BACKEND
+from rti.engines.vllm_weights import BACKEND, OWNER
+
+
+def _end_with_owner() -> None:
+    """Its parent may be vLLM's core and not the engine's process, so that one's pid comes by the environment."""
+    owner = os.pidfd_open(int(os.environ[OWNER]))
+
+    def wait() -> None:
+        select.select([owner], [], [])      # readable once it is dead
+        os._exit(1)
+    threading.Thread(target=wait, name="end with owner", daemon=True).start()
 
 
 class WorkerExtension:
@@ -87,3 +102,4 @@ def _tensors(memory: mmap.mmap, info: UpdateInfo, device: torch.device) -> Itera
 
 if BACKEND not in WeightTransferEngineFactory._registry:     # the class has no other way to ask
     WeightTransferEngineFactory.register_engine(BACKEND, SharedMemoryTransfer)
+    _end_with_owner()

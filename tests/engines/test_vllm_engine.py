@@ -6,8 +6,11 @@ import asyncio
 import math
 import os
 import signal
+import sys
+from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -147,6 +150,35 @@ async def test_an_engine_is_loaded_from_the_configuration(tmp_path):
     reply = await engine.generate([1, 2], SamplingParams(max_tokens=3))
     assert reply.versions.tolist() == [7, 7, 7] and engine.max_context == 512
     await engine.close()
+
+
+OWNER = """
+import sys
+from rti.engines.vllm_engine import VLLMEngine
+
+if __name__ == "__main__":
+    engine = VLLMEngine(sys.argv[1], dtype="float32", cache_mb=64, tensor_parallel=int(sys.argv[2]))
+    print(engine._llm.engine_core.resources.engine_manager.processes[0].pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_vllms_processes_end_with_a_killed_owner(tmp_path, workers):
+    """They would keep the memory that the generator in its place needs."""
+    tiny.qwen3(0, tied=False, vocab=128).save_pretrained(tmp_path)
+    script = tmp_path / "owner.py"
+    script.write_text(OWNER)
+    root = str(Path(__file__).resolve().parents[2])
+    owner = await asyncio.create_subprocess_exec(
+        sys.executable, str(script), str(tmp_path), str(workers), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": root})
+    core = psutil.Process(int(await owner.stdout.readline()))
+    processes = [core, *core.children(recursive=True)]
+    assert len(processes) >= workers
+    owner.kill()
+    _, alive = await asyncio.to_thread(psutil.wait_procs, processes, 30)
+    assert not alive
 
 
 async def test_a_killed_engine_process_fails_what_is_in_flight_and_later_calls(vllm):
