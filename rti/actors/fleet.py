@@ -78,7 +78,7 @@ class Fleet:
         self._poll_s, self._address = poll_s, address
         self._newest: tuple[Any, int] | None = None
         self._left = [0, 0, 0.0]            # work of those that left, not yet told
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: dict[asyncio.Task[None], None] = {}      # the oldest first, so that they end in one order
         self.restarts = self.gone = self.done = 0
         self.last_gone: ActorGone | None = None
         self.kept = False
@@ -136,8 +136,8 @@ class Fleet:
         for place in chosen:
             place.leaving = True
             task = asyncio.create_task(self._see_off(place))
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+            self._leaving[task] = None
+            task.add_done_callback(self._leaving.pop)
         self._enrol()
 
     async def _see_off(self, place: _Place) -> None:

@@ -69,7 +69,7 @@ class Pool(Generic[M]):
             raise ValueError("a pool needs at least one member")
         self._seats = [_Seat(member) for member in members]
         self._waiting: deque[tuple[int, asyncio.Future[_Seat[M]]]] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}    # the oldest first, so that they end in one order
         self._broken: BaseException | None = None
         self._used = UsageBook()        # by members that left
         self.restarts = self.gone = self.done = 0
@@ -230,6 +230,6 @@ class Pool(Generic[M]):
 
     def _background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         return task

@@ -23,7 +23,7 @@ class Process:
         self.life, self.up, self.hung, self.lost = 0, True, False, False
         self.actor = make()
         self.placed: asyncio.Future[None] | None = None     # calls of an actor that has no place yet wait for one
-        self.tasks: set[asyncio.Task[Any]] = set()
+        self.tasks: dict[asyncio.Task[Any], None] = {}      # in order: a set's is that of addresses, and does not replay
         self.died: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.turn = asyncio.Lock()
 
@@ -71,8 +71,8 @@ class Network:
             raise ActorLost(f"{what}: {'ActorDiedError' if process.lost else 'the process is not there'}")
         life, died = process.life, process.died
         work = asyncio.ensure_future(self._serve(process, method, args))
-        process.tasks.add(work)
-        work.add_done_callback(process.tasks.discard)
+        process.tasks[work] = None
+        work.add_done_callback(process.tasks.pop)
         work.add_done_callback(lambda t: t.cancelled() or t.exception())    # the caller may be gone before there is an answer
         try:
             await asyncio.wait({work, died}, return_when=asyncio.FIRST_COMPLETED)
