@@ -205,7 +205,8 @@ class Trajectory(msgspec.Struct, kw_only=True):
 
 
 class Group(msgspec.Struct, kw_only=True):
-    """The G rollouts of one task, as the learner consumes them. See invariant 5: consumed by exactly one step."""
+    """The G rollouts of one task, as the learner consumes them. See invariant 5: consumed by exactly one step, or by as many
+    as buffer.reuse allows where it was rescued."""
 
     id: str                         # "<epoch>-<position in the epoch's order>"
     task_id: str

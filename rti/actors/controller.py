@@ -200,7 +200,9 @@ class Controller:
             await self._step(await self._next_batch())
 
     async def _finish(self) -> None:
-        """After the last step: a checkpoint of it, and whole."""
+        """After the last step: a checkpoint of it, and whole. Nothing is kept in the buffer for steps that will not be."""
+        if expired := self.plan.expire():
+            await self._guarded(self._actors.buffer.void(expired))
         await self._save()
         await self._guarded(self._actors.learner.wait_saved())
         await self._prune()
@@ -226,9 +228,9 @@ class Controller:
 
     async def _make(self, entry: Entry) -> None:
         group = await self._maker.make(entry.ticket, entry.admitted_version)
-        facts = facts_of(group, self._idle(group))
+        facts = facts_of(group, self._idle(group), self._config.buffer.reuse)
         await self._actors.buffer.put(facts, encode(group))
-        self.plan.ready(entry.ticket, facts.oldest_version, facts.idle)
+        self.plan.ready(entry.ticket, facts.oldest_version, facts.idle, facts.uses)
         self._groups.pop(entry.ticket.ordinal, None)
         self._changed.set()
 
@@ -247,6 +249,8 @@ class Controller:
 
     async def _sweep(self) -> None:
         """Void what the next step could not consume any more (invariant 6)."""
+        if expired := self.plan.expire():
+            await self._guarded(self._actors.buffer.void(expired))
         old = self.plan.sweep()
         if not old:
             return
@@ -285,7 +289,8 @@ class Controller:
         """Consume these groups: learn, commit, write down, publish. In this order a death at any point loses no group and
         doubles none: before the next checkpoint is whole, a resume goes back to the one before."""
         step, began_with = self.plan.step + 1, self.plan.version
-        ids = [t.group_id for t in tickets]
+        again = self.plan.again     # of earlier steps, on top of this one's own
+        ids = [t.group_id for t in tickets] + [k.ticket.group_id for k in again]
         data = await self._guarded(self._actors.buffer.lease(step, ids))
         groups = [decode(d, Group) for d in data]
         metrics: dict[str, float] = {}
@@ -298,7 +303,10 @@ class Controller:
             version, metrics = report.version, report.metrics
         await self._guarded(self._actors.buffer.commit(step, ids))
         self.plan.commit(version)
-        consumed = [entry_for(g, step=step, learner_version=began_with, trained=g.id in taught) for g in groups]
+        uses = [1] * len(tickets) + [k.used + 1 for k in again]
+        consumed = [entry_for(g, step=step, learner_version=began_with, trained=g.id in taught, use=use)
+                    for g, use in zip(groups, uses)]
+        groups, reused = groups[:len(tickets)], groups[len(tickets):]
         passed = [entry for _, entry in sorted(self._passed, key=lambda p: p[0])]   # in plan order, whenever they were ready
         entries = [*self._voided, *passed, *consumed]
         self._voided, self._passed = [], []
@@ -309,7 +317,8 @@ class Controller:
                 await self._guarded(self._publish())
             else:
                 self.plan.published()
-        counted = group_metrics(groups, learner_version=began_with, weight_eps=self._config.intervention.weight_eps)
+        counted = group_metrics(groups, learner_version=began_with, weight_eps=self._config.intervention.weight_eps,
+                                reused=reused)
         metrics = {"learner/version": version, **metrics, **counted, **ledger_metrics(entries)}
         await self._close_step(step, metrics, groups)
 

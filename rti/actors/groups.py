@@ -77,8 +77,9 @@ class GroupMaker:
             temperature=self._config.rollout.temperature, intervened=intervened, root=root)
 
 
-def facts_of(group: Group, idle: str = "") -> Facts:
-    """What buffer and plan need to know of a group. Versions are over the tokens that train. `idle`: why it teaches nothing."""
+def facts_of(group: Group, idle: str = "", reuse: int = 1) -> Facts:
+    """What buffer and plan need to know of a group. Versions are over the tokens that train. `idle`: why it teaches nothing.
+    `reuse`: how many steps may consume a group that was rescued; any other is for one."""
     newest = max((int(s.versions.max(initial=-1)) for m in group.members for s in m.samples), default=-1)
     return Facts(group.id, group.admitted_version, group.oldest_version, max(newest, group.oldest_version),
-                 idle)
+                 idle, reuse if group.replaced is not None and not idle else 1)

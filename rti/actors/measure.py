@@ -75,6 +75,7 @@ class Meter:
             "time/learner_tokens_per_s": trained_tokens / spent["learner_s"] if spent["learner_s"] else 0.0,
             "time/generator_idle_share": _idle(busy, step_s), "time/learner_idle_share": _idle(spent["learner_s"], step_s),
             "system/buffer_groups": buffer["groups"], "system/buffer_mb": buffer["memory_bytes"] / 1e6,
+            "system/buffer_spilled": buffer["groups"] - buffer["in_memory"],
             "system/env_workers": actors.workers.alive, "system/interveners": actors.interveners.alive,
             "system/generators": actors.generators.size, "system/restarts": restarts, "system/peak_gb": self.peak_gb,
             "rollouts/plain": sum(len(g.rewards_before) for g in groups),

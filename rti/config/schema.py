@@ -341,7 +341,11 @@ class AsyncConfig:
 @dataclass
 class BufferConfig:
     memory_mb: int = 1024
-    """Groups held in memory; the journal on disk holds all that is not yet consumed."""
+    """Memory for groups that wait; the oldest beyond it are on the disk alone, in the journal, and are read back when a step
+    takes them."""
+    reuse: int = 1
+    """How many steps may consume a group that was rescued, one after the other while it is not older than async.max_staleness.
+    1: one, as any other group."""
 
 
 @dataclass
@@ -437,8 +441,8 @@ class Config:
 
 CHANGEABLE = frozenset({
     "steps", "run_dir", "records", "ray", "hardware", "generators", "teacher.generators", "env_workers", "interveners",
-    "checkpoint", "evaluation", "buffer", "learner.threads", "learner.world_size", "learner.cpus", "rollout.timeout_s",
-    "rollout.retries",
+    "checkpoint", "evaluation", "buffer.memory_mb", "learner.threads", "learner.world_size", "learner.cpus",
+    "rollout.timeout_s", "rollout.retries",
     *(f"intervention.{role}.endpoint.{key}" for role in ("validator", "corrector", "verifier_role")
       for key in ("base_url", "key_env", "concurrency", "timeout_s", "retries")),
     *(f"env.{endpoint}.{key}" for endpoint in ("tau2.user_endpoint", "tau2.judge", "claw_eval.judge")

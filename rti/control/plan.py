@@ -1,11 +1,15 @@
 """The plan of a run: which groups were admitted, are ready, are in a step, were consumed. A pure state machine.
 
-Keeps invariant 5 (a group is consumed by exactly one step; resume goes by which groups were consumed, not by how many),
-invariant 6 (see admission.py; `sweep` before every step) and invariant 7 (tickets and their order depend on the seed alone).
+Keeps invariant 5 (a group is consumed by one step, or by as many as its allowance says; resume goes by which groups were
+consumed, not by how many), invariant 6 (see admission.py; `sweep` before every step) and invariant 7 (tickets and their order
+depend on the seed alone).
 
     admit -> RUNNING -> ready -> READY -> lease -> LEASED -> commit -> SPENT -> published -> gone
                   \\________________\\____ sweep: voided, admitted anew (or dropped after `max_voids` times)
                                     \\____ pass_over: it teaches nothing, and the step takes another (dynamic sampling)
+
+A group with an allowance above one is kept when it is consumed, and each following step takes it once more, on top of its own
+groups, until the allowance is used up or it is too old (`expire`). It holds no slot: it neither displaces a group nor ages one.
 """
 
 from __future__ import annotations
@@ -37,11 +41,21 @@ class Entry:
     phase: Phase = Phase.RUNNING
     oldest_version: int | None = None   # of any token; known when it is ready
     idle: str = ""                     # why it teaches nothing; known when it is ready
+    uses: int = 1                       # how many steps may consume it; known when it is ready
 
     @property
     def age_version(self) -> int:
         """The version that its staleness is reckoned from: until its tokens are known, the one it was admitted at."""
         return self.admitted_version if self.oldest_version is None else self.oldest_version
+
+
+class Kept(NamedTuple):
+    """A group that was consumed and may be used again."""
+
+    ticket: Ticket
+    oldest_version: int
+    uses: int
+    used: int
 
 
 class Voided(NamedTuple):
@@ -81,6 +95,8 @@ class Plan:
         self._voids: dict[int, int] = {}
         self._again: list[int] = []     # heap of voided ordinals
         self._next = 0                  # the first ordinal never admitted
+        self._kept: dict[int, Kept] = {}        # ordinal -> a group that was consumed and may be used again
+        self._kept_before: dict[int, int] = {}  # the same at the checkpoint that was restored: how often each was used
 
     # --- questions -----------------------------------------------------------------------------------------------
     @property
@@ -104,6 +120,11 @@ class Plan:
     def count(self, phase: Phase) -> int:
         return sum(1 for e in self._entries.values() if e.phase is phase)
 
+    @property
+    def again(self) -> list[Kept]:
+        """The groups of earlier steps that the next step, or the one under way, consumes once more; in plan order."""
+        return [self._kept[ordinal] for ordinal in sorted(self._kept)]
+
     # --- the way of a group --------------------------------------------------------------------------------------
     def admit(self) -> list[Entry]:
         """Admit all that there is room for, voided groups first."""
@@ -122,21 +143,22 @@ class Plan:
         self._next += 1
         return self._next - 1
 
-    def ready(self, ticket: Ticket, oldest_version: int, idle: str = "") -> bool:
+    def ready(self, ticket: Ticket, oldest_version: int, idle: str = "", uses: int = 1) -> bool:
         """The group is whole and in the buffer. False where it was voided meanwhile: the caller discards it."""
         entry = self._entries.get(ticket.ordinal)
         if entry is None or entry.ticket != ticket:
             return False
         if entry.phase is not Phase.RUNNING:
             raise PlanError(f"group {ticket.group_id} is {entry.phase}, and became ready once more")
-        entry.phase, entry.oldest_version, entry.idle = Phase.READY, oldest_version, idle
+        entry.phase, entry.oldest_version, entry.idle, entry.uses = Phase.READY, oldest_version, idle, uses
         return True
 
     def adopt(self, held: Sequence[Facts]) -> list[str]:
         """Take over the whole groups that the buffer held before a resume. Returns those that there is no use for.
 
         Only groups that would be admitted now are taken: one from further on would hold a slot of a group before it, and a
-        synchronous run would then consume them in another order (invariant 7).
+        synchronous run would then consume them in another order (invariant 7). One that was consumed and kept is taken where
+        checkpoint and buffer agree on how often it was used.
         """
         upcoming = set(self._upcoming(self.room))
         known: dict[int, Facts] = {}
@@ -146,7 +168,8 @@ class Plan:
             except ValueError:
                 continue        # of another run or task set
         taken = {known[ordinal].group_id for ordinal in sorted(known)
-                 if ordinal in upcoming and self._adopt(ordinal, known[ordinal])}
+                 if (ordinal in upcoming and self._adopt(ordinal, known[ordinal])
+                     or ordinal in self._kept_before and self._keep_on(ordinal, known[ordinal]))}
         return [facts.group_id for facts in held if facts.group_id not in taken]
 
     def _upcoming(self, count: int) -> list[int]:
@@ -162,8 +185,29 @@ class Plan:
         ticket = self.order.ticket(ordinal, self._voids.get(ordinal, 0))
         self._again = [o for o in self._again if o != ordinal]
         heapq.heapify(self._again)
-        self._entries[ordinal] = Entry(ticket, facts.admitted_version, Phase.READY, facts.oldest_version, facts.idle)
+        self._entries[ordinal] = Entry(ticket, facts.admitted_version, Phase.READY, facts.oldest_version, facts.idle,
+                                       facts.uses)
         return True
+
+    def _keep_on(self, ordinal: int, facts: Facts) -> bool:
+        kept = Kept(self.order.ticket(ordinal), facts.oldest_version, facts.uses, facts.used)
+        if kept.used != self._kept_before[ordinal] or kept.used >= kept.uses or self._expired(kept):
+            return False
+        self._kept[ordinal] = kept
+        return True
+
+    def expire(self) -> list[str]:
+        """Let go of kept groups that no step can use any more: they are too old, or there is no step left. Their ids."""
+        if self.count(Phase.LEASED):
+            raise PlanError("a step is under way, and consumes them")
+        gone = [kept for kept in self.again if self._expired(kept)]
+        for kept in gone:
+            del self._kept[kept.ticket.ordinal]
+        return [kept.ticket.group_id for kept in gone]
+
+    def _expired(self, kept: Kept) -> bool:
+        return self.finished or admission.too_old(learner_version=self.version, oldest_version=kept.oldest_version,
+                                                  max_staleness=self.max_staleness)
 
     def pass_over(self) -> list[Entry]:
         """Dynamic sampling: take out groups that teach nothing, so that others can take their slots; at most `max_passed` a
@@ -206,18 +250,19 @@ class Plan:
         return voided
 
     def lease(self) -> list[Ticket] | None:
-        """The groups of the next step in plan order, oldest versions chosen first; None where too few are ready."""
+        """The groups of the next step in plan order, oldest versions chosen first; None where too few are ready. Those that
+        `again` lists come on top of them."""
         if self.count(Phase.LEASED):
             raise PlanError(f"step {self.step + 1} is under way")
         ready = [e for e in self.entries(Phase.READY) if not e.idle or len(self._passing) >= self.max_passed]
         if len(ready) < self.groups_per_step:
             return None
         chosen = sorted(ready, key=lambda e: (e.age_version, e.ticket))[:self.groups_per_step]
+        for ticket, version in [(e.ticket, e.age_version) for e in chosen] + [(k.ticket, k.oldest_version) for k in self.again]:
+            if admission.too_old(learner_version=self.version, oldest_version=version, max_staleness=self.max_staleness):
+                raise PlanError(f"group {ticket.group_id} of version {version} is too old for a step at {self.version}: sweep "
+                                "and expire before a step")
         for entry in chosen:
-            if admission.too_old(learner_version=self.version, oldest_version=entry.age_version,
-                                 max_staleness=self.max_staleness):
-                raise PlanError(f"group {entry.ticket.group_id} of version {entry.age_version} is too old for a step at "
-                                f"{self.version}: sweep before a step")
             entry.phase = Phase.LEASED
         return sorted(entry.ticket for entry in chosen)
 
@@ -228,6 +273,9 @@ class Plan:
             raise PlanError("there is no step to commit")
         if version < self.version:
             raise PlanError(f"the learner went back from version {self.version} to {version}")
+        used = [kept._replace(used=kept.used + 1) for kept in self.again]
+        used += [Kept(entry.ticket, entry.age_version, entry.uses, 1) for entry in leased]
+        self._kept = {kept.ticket.ordinal: kept for kept in used if kept.used < kept.uses}
         for entry in leased:
             entry.phase = Phase.SPENT
             self._finish(entry.ticket.ordinal)
@@ -258,7 +306,7 @@ class Plan:
             raise PlanError("a checkpoint is taken between steps")
         return {"step": self.step, "version": self.version, "n_tasks": self.order.n_tasks, "frontier": self._frontier,
                 "done_beyond": sorted(self._done), "dropped": list(self._dropped),
-                "passed": list(self._passed),
+                "passed": list(self._passed), "kept": [[o, self._kept[o].used] for o in sorted(self._kept)],
                 "voids": [[o, n] for o, n in sorted(self._voids.items())]}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -274,6 +322,8 @@ class Plan:
         self._dropped = list(state["dropped"])
         self._passed = list(state.get("passed", ()))    # checkpoints of before there was dynamic sampling have none
         self._passing.clear()
+        self._kept.clear()
+        self._kept_before = {ordinal: used for ordinal, used in state.get("kept", ())}
         self._voids = {ordinal: n for ordinal, n in state["voids"]}
         self._again = []
 

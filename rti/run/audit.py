@@ -28,7 +28,8 @@ class Check(NamedTuple):
 RUN_CHECKS = (
     Check("records-readable", "every line of metrics and ledger, every stored record can be read", "records",
           checks.records_readable),
-    Check("consumed-once", "a group is consumed by at most one step, or voided", "entries", checks.consumed_once),
+    Check("consumed-once", "a group is consumed by at most one step (a rescued one by buffer.reuse), or voided", "entries",
+          checks.consumed_once),
     Check("nothing-skipped", "no group of the plan was passed over", "groups", checks.nothing_skipped),
     Check("passed-over", "no step passed over more groups than algo.dynamic_sampling", "steps", checks.passed_over),
     Check("steps-contiguous", "steps are 1, 2, 3, .. in metrics and ledger", "steps", checks.steps_contiguous),

@@ -31,19 +31,34 @@ def records_readable(run: Records, found: Findings) -> None:
 
 
 def consumed_once(run: Records, found: Findings) -> None:
-    """Invariant 5: at most one step consumes a group, and nothing happens to it afterwards."""
+    """Invariant 5: at most one step consumes a group, or as many as buffer.reuse allows a rescued one, and nothing else happens
+    to it afterwards."""
     ended: dict[str, tuple[int, LedgerEntry]] = {}
     for line, entry in run.ledger:
         found.checked += 1
         where = f"{LEDGER}:{line}"
-        if entry.group_id in ended:
-            at, first = ended[entry.group_id]
+        last = ended.get(entry.group_id)
+        if last is not None and _used_again(run.config, last[1], entry):
+            ended[entry.group_id] = (line, entry)
+        elif entry.use != 1:
+            found.breach(where, f"use {entry.use} of group {entry.group_id} " + (
+                f"follows use {last[1].use} at step {last[1].step}; buffer.reuse is {run.config.buffer.reuse}" if last else
+                "follows no other"))
+        elif last is not None:
+            at, first = last
             found.breach(where, f"group {entry.group_id} is {entry.disposition} at step {entry.step}, but line {at} says "
                                 f"that it was {first.disposition} at step {first.step}")
         elif entry.consumed or entry.disposition in (DROPPED, PASSED):
             ended[entry.group_id] = (line, entry)
         if len(set(entry.ids)) != len(entry.ids):
             found.breach(where, f"group {entry.group_id} counts a rollout twice: {_twice(entry.ids)}")
+
+
+def _used_again(config: Config, last: LedgerEntry, entry: LedgerEntry) -> bool:
+    """Whether `entry` may follow `last`: the next use of the same rescued group, by a later step, within its allowance."""
+    same = all(getattr(entry, name) == getattr(last, name) for name in ("ids", "rewards", "oldest_version", "replaced"))
+    return (same and entry.replaced is not None and last.consumed and entry.consumed and entry.step > last.step
+            and entry.use == last.use + 1 <= config.buffer.reuse)
 
 
 def nothing_skipped(run: Records, found: Findings) -> None:
@@ -192,7 +207,7 @@ def _replacement(entry: LedgerEntry, config: Config) -> Iterable[str]:
         yield "the reward of a member that was not replaced changed"
 
 
-_ADDED_LATER = ("groups/passed",)
+_ADDED_LATER = ("groups/passed", "buffer/reused")
 """Keys that a run of an earlier version does not have, and did not need: nothing of what they count was there."""
 _LEFT_OUT = ("learner/members_left_out", "learner/nonfinite_tokens")
 
@@ -224,9 +239,9 @@ def _expected(entries: list[LedgerEntry]) -> dict[str, float]:
     consumed = [e for e in entries if e.consumed]
     out: dict[str, float] = {
         "groups/consumed": t.consumed, "groups/trained": t.trained, "groups/no_signal": t.no_signal, "groups/voided": t.voided,
-        "groups/passed": t.passed, "groups/failed": t.failed, "groups/rescued": t.rescued,
+        "groups/passed": t.passed, "groups/failed": t.failed, "groups/rescued": t.rescued, "buffer/reused": t.reused,
     }
-    rewards = [r for e in consumed for r in e.rewards]
+    rewards = [r for e in consumed if e.use == 1 for r in e.rewards]
     if rewards:
         out |= {"reward/mean": math.fsum(rewards) / len(rewards), "staleness/max": max(e.staleness for e in consumed)}
     return out

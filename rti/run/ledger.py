@@ -1,7 +1,8 @@
 """The ledger: which groups were consumed by which step (invariants 5, 6 and 8). One line of ledger.jsonl an entry.
 
-A group has at most one consuming entry (trained or no_signal), ever, and none follows it; a voided group comes back and is
-consumed later, unless it is dropped; one that is passed over does not come back.
+A group has at most one consuming entry (trained or no_signal), ever, and none follows it, except that one that may be used
+again (buffer.reuse) has one a use; a voided group comes back and is consumed later, unless it is dropped; one that is passed
+over does not come back.
 Resume goes by this ledger, never by a count (field bug 28).
 """
 
@@ -41,6 +42,7 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0               # intervened rollouts run, the one taken included
     tokens: int = 0                 # agent tokens of the members
     ids: list[str] = []             # the members, in order
+    use: int = 1                    # which consumption of the group this is; above 1 only with buffer.reuse
     reason: str = ""                # of voided, dropped and passed: why
 
     @property
@@ -58,7 +60,7 @@ class Numbered(NamedTuple):
     entry: LedgerEntry
 
 
-def entry_for(group: Group, *, step: int, learner_version: int, trained: bool | None = None) -> LedgerEntry:
+def entry_for(group: Group, *, step: int, learner_version: int, trained: bool | None = None, use: int = 1) -> LedgerEntry:
     """The entry of a group that `step` consumes. `trained` is the algorithm's word; by default that its rewards differ."""
     trained = group.teaches if trained is None else trained
     return LedgerEntry(
@@ -67,7 +69,7 @@ def entry_for(group: Group, *, step: int, learner_version: int, trained: bool | 
         learner_version=learner_version, oldest_version=group.oldest_version, staleness=learner_version - group.oldest_version,
         rewards=[m.reward for m in group.members], rewards_before=list(group.rewards_before), replaced=group.replaced,
         attempts=len(group.attempts) + (group.replaced is not None), tokens=sum(m.n_agent_tokens for m in group.members),
-        ids=[m.id for m in group.members],
+        ids=[m.id for m in group.members], use=use,
     )
 
 
@@ -92,7 +94,8 @@ def read_ledger(path: Path) -> list[Numbered]:
 
 
 class Totals(NamedTuple):
-    """Counts over the groups of a run or a step. `failed`, `rescued` and `intervened` are of the consumed ones."""
+    """Counts over the groups of a run or a step, at their first use. `failed`, `rescued` and `intervened` are of the consumed
+    ones."""
 
     consumed: int
     trained: int
@@ -102,15 +105,17 @@ class Totals(NamedTuple):
     failed: int
     rescued: int
     intervened: int     # intervened rollouts
+    reused: int         # consumed once more; in no other count
 
 
 def totals(entries: Iterable[LedgerEntry]) -> Totals:
     entries = list(entries)
-    kinds = Counter(e.disposition for e in entries)
-    consumed = [e for e in entries if e.consumed]
+    first = [e for e in entries if e.use == 1]
+    kinds = Counter(e.disposition for e in first)
+    consumed = [e for e in first if e.consumed]
     return Totals(
         consumed=len(consumed), trained=kinds[TRAINED], no_signal=kinds[NO_SIGNAL], voided=kinds[VOIDED] + kinds[DROPPED],
         passed=kinds[PASSED],
         failed=sum(e.failed for e in consumed), rescued=sum(e.replaced is not None for e in consumed),
-        intervened=sum(e.attempts for e in consumed),
+        intervened=sum(e.attempts for e in consumed), reused=len(entries) - len(first),
     )

@@ -68,6 +68,9 @@ METRICS: tuple[Metric, ...] = (
         ("rescued_share", "share", "groups/rescued over groups/failed"),
         ("branches", "rollouts", "that share their first turns with another one of their group; only with algo.name=aepo"),
         ("branches_dropped", "rollouts", "whole ones instead of branches, because the environment did not answer alike again")),
+    *_m("buffer/",
+        ("reused", "groups", "that an earlier step consumed and this one consumed once more (buffer.reuse); of the other keys "
+                             "only learner/*, policy/* and staleness/* count them")),
     *_m("staleness/",
         ("mean", "versions", "learner version at consumption minus oldest version of any token, mean over the groups"),
         ("max", "versions", "the same, largest; never above async.max_staleness")),
@@ -186,6 +189,7 @@ METRICS: tuple[Metric, ...] = (
     *_m("system/",
         ("buffer_groups", "groups", "waiting in the replay buffer after the step"),
         ("buffer_mb", "MB", "that they take in memory"),
+        ("buffer_spilled", "groups", "of these, on the disk alone (buffer.memory_mb)"),
         ("env_workers", "actors", "env workers alive"),
         ("interveners", "actors", "interveners alive"),
         ("generators", "actors", "generators that are there or coming back"),

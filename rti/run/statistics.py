@@ -20,12 +20,14 @@ from rti.trajectory import Ending, Group, Intervention, Message, Source, Step, T
 _VERIFIER_PREFIX, _GUARD_PREFIX = "verifier_", "guard_"
 
 
-def group_metrics(groups: Sequence[Group], *, learner_version: int, weight_eps: float) -> dict[str, float]:
-    """Metrics of the groups that one step consumes. `learner_version`: of the weights that the step begins with."""
+def group_metrics(groups: Sequence[Group], *, learner_version: int, weight_eps: float,
+                  reused: Sequence[Group] = ()) -> dict[str, float]:
+    """Metrics of the groups that one step consumes. `learner_version`: of the weights that the step begins with. `reused`:
+    those that earlier steps consumed as well; they count in the staleness alone, so that nothing is reported twice."""
     members = [m for g in groups for m in g.members]
     intervened = [t for g in groups for t in (*g.members, *g.attempts) if t.intervened and t.ending.is_agents]
     return {
-        **_groups(groups), **_rewards(groups, members), **_staleness(groups, learner_version), **_episodes(members),
+        **_groups(groups), **_rewards(groups, members), **_staleness([*groups, *reused], learner_version), **_episodes(members),
         **_tools(members), **_interventions(intervened), **_corrections(intervened), **_weights(intervened, weight_eps),
         **_teacher([t for g in groups for t in (*g.members, *g.attempts)]),
     }
@@ -35,7 +37,8 @@ def ledger_metrics(entries: Iterable[LedgerEntry]) -> dict[str, float]:
     """What the ledger says of one step. Put over `group_metrics`: the algorithm's word on what was trained wins there."""
     t = totals(entries)
     return {"groups/consumed": t.consumed, "groups/trained": t.trained, "groups/no_signal": t.no_signal,
-            "groups/voided": t.voided, "groups/passed": t.passed, "groups/failed": t.failed, "groups/rescued": t.rescued}
+            "groups/voided": t.voided, "groups/passed": t.passed, "groups/failed": t.failed, "groups/rescued": t.rescued,
+            "buffer/reused": t.reused}
 
 
 def _mean(key: str, values: Iterable[float]) -> dict[str, float]:

@@ -56,6 +56,9 @@ class Watch:
                 raise Violation(f"group {entry.ticket.group_id} of version {entry.age_version} is in a step at {plan.version}")
             if live is not None and entry.phase is Phase.READY and entry.ticket.group_id not in live:
                 raise Violation(f"group {entry.ticket.group_id} is ready, and not in the buffer")
+        for kept in plan._kept.values():
+            if not 1 <= kept.used < kept.uses:
+                raise Violation(f"group {kept.ticket.group_id} was used {kept.used} times of {kept.uses}, and is kept")
 
     def served(self, version: int) -> None:
         """A token was sampled under these weights."""
@@ -66,9 +69,12 @@ class Watch:
         """Between steps the buffer holds what the plan says, and what is on its way into it."""
         if live is None:
             return
-        known = {e.ticket.group_id for e in self._plan._entries.values()}
+        kept = {k.ticket.group_id for k in self._plan._kept.values()}
+        known = {e.ticket.group_id for e in self._plan._entries.values()} | kept
         if odd := sorted(set(live) - known):
             raise Violation(f"the buffer holds {odd}, of which the plan knows nothing")
+        if odd := sorted(kept - set(live)):
+            raise Violation(f"{odd} are to be used again, and not in the buffer")
 
 
 def at_the_end(controller: Controller, config: Config, path: Path, live: Collection[str], processes: Collection[str]) -> None:
@@ -76,9 +82,12 @@ def at_the_end(controller: Controller, config: Config, path: Path, live: Collect
     actors that there are."""
     plan = controller.plan
     ledger = read_ledger(path / LEDGER)
-    consumed = [n.entry.group_id for n in ledger if n.entry.consumed]
+    consumed = [n.entry.group_id for n in ledger if n.entry.consumed and n.entry.use == 1]
     if twice := [g for g, n in Counter(consumed).items() if n > 1]:
         raise Violation(f"consumed twice: {twice}")
+    uses = Counter(n.entry.group_id for n in ledger if n.entry.consumed and n.entry.replaced is not None)
+    if often := [g for g, n in uses.items() if n > config.buffer.reuse]:
+        raise Violation(f"consumed more than {config.buffer.reuse} times: {often}")
     if set(consumed) != set(plan.consumed_ids()):
         raise Violation(f"ledger and plan differ in {sorted(set(consumed) ^ set(plan.consumed_ids()))}")
     if len(consumed) != config.steps * config.rollout.groups_per_step:

@@ -85,6 +85,9 @@ def draw(seed: int) -> tuple[Config, Sizes]:
     config.intervention.attempts = int(rng.integers(1, 3))
     config.algo.dynamic_sampling = seed % 8 if seed % 4 == 1 else 0     # not drawn, so that other seeds stay what they were
     config.async_.max_staleness = int(rng.integers(0, 4))
+    if seed % 4 == 3 and config.async_.max_staleness:       # not drawn, either
+        config.buffer.reuse, config.steps = config.async_.max_staleness + 1, config.steps + 4
+        config.intervention.attempts = 4
     config.checkpoint.every, config.checkpoint.keep = int(rng.integers(1, 4)), int(rng.integers(1, 3))
     config.evaluation.before, config.evaluation.after = bool(rng.random() < 0.2), bool(rng.random() < 0.2)
     config.evaluation.samples, config.records.tensorboard = 1, False

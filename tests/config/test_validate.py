@@ -34,6 +34,8 @@ def refusal(*words):
     ("intervention.delta=-1", "at least 0"),
     ("generators.engine=jax", "torch"),
     ("async.max_staleness=-1", "at least 0"),
+    ("buffer.reuse=0", "at least 1"),
+    ("buffer.reuse=2", "too old after 1 steps. Give 1 or less, or raise async.max_staleness"),
     ("learner.lr=inf", "finite"),
     ("learner.beta1=1", "below 1"),
     ("env.name=chess", "env.class=my_pkg.MyTaskSet"),

@@ -82,6 +82,50 @@ def test_a_rewind_forgets_what_later_steps_consumed():
     t.commit(2, ["b"])
     t.lease(3, ["c"])
     t.rewind(1)
-    assert t.consumed == {"a": 1}
+    assert t.consumed == {"a": [1]}
     assert t.put("b") and not t.put("a")
     t.lease(2, ["b", "c"])
+
+
+# --- groups that may be used again ---------------------------------------------------------------------------------
+def test_a_group_goes_to_as_many_steps_as_its_allowance_one_after_the_other():
+    t = LeaseTable()
+    t.put("a", uses=2)
+    t.lease(1, ["a"])
+    with pytest.raises(LeaseError, match="step 1 holds"):
+        t.lease(2, ["a"])
+    assert t.commit(1, ["a", "a"]) == ["a"] and t.commit(1, ["a"]) == []     # asked twice counts once
+    assert "a" in t and t.used("a") == 1 and not t.put("a")
+    with pytest.raises(LeaseError, match="consumed already"):
+        t.lease(1, ["a"])
+    t.lease(2, ["a"])
+    assert t.commit(2, ["a"]) == ["a"] and "a" not in t
+    with pytest.raises(LeaseError, match="step 1, 2 consumed"):
+        t.lease(3, ["a"])
+    with pytest.raises(LeaseError, match="step 1, 2 consumed"):
+        t.commit(3, ["a"])
+
+
+def test_a_group_that_is_voided_between_its_uses_never_comes_back():
+    t = LeaseTable()
+    t.put("a", uses=3)
+    t.commit(1, ["a"])
+    assert t.void(["a"]) == ["a"]
+    assert not t.put("a") and t.consumed == {"a": [1]}
+
+
+def test_a_rewind_takes_back_single_uses():
+    t = LeaseTable()
+    t.put("a", uses=3)
+    for step in (1, 2):
+        t.commit(step, ["a"])
+    t.rewind(1)
+    assert t.used("a") == 1 and "a" in t
+    t.rewind(0)
+    assert t.used("a") == 0 and "a" in t and not t.put("a")
+
+
+def test_a_journal_of_before_groups_could_be_used_again_is_understood():
+    t = LeaseTable()
+    t.consumed_before({"a": 3, "b": [1, 2]})
+    assert t.consumed == {"a": [3], "b": [1, 2]}

@@ -231,13 +231,15 @@ def test_under_any_schedule_the_invariants_hold(seed):
         running = plan.entries(Phase.RUNNING)
         if running and rng.random() < 0.8:
             entry = running[min(int(rng.expovariate(0.5)), len(running) - 1)]
-            plan.ready(entry.ticket, rng.randint(entry.admitted_version, plan.published_version))
+            plan.ready(entry.ticket, rng.randint(entry.admitted_version, plan.published_version), uses=rng.choice([1, 1, 3]))
         if rng.random() < 0.5:
+            plan.expire()
             plan.sweep()
             tickets = plan.lease()
             if tickets is not None:
                 before = {t.ordinal: plan._entries[t.ordinal].age_version for t in tickets}
                 assert all(plan.version - v <= staleness for v in before.values())
+                assert all(plan.version - k.oldest_version <= staleness and 1 <= k.used < k.uses for k in plan.again)
                 plan.commit(plan.version + (rng.random() < 0.9))
                 consumed += [t.ordinal for t in tickets]
                 plan.published()
@@ -330,3 +332,63 @@ def test_a_group_that_the_buffer_kept_over_a_resume_is_passed_over_as_well():
     facts = [Facts(plan.order.ticket(o).group_id, 0, 0, 0, idle="equal" if o == 1 else "") for o in range(2)]
     assert plan.adopt(facts) == []
     assert [e.ticket.ordinal for e in plan.pass_over()] == [1] and plan.lease() is None
+
+
+# --- groups that may be used again ---------------------------------------------------------------------------------
+def used_again(plan: Plan) -> list[tuple[int, int]]:
+    return [(kept.ticket.ordinal, kept.used) for kept in plan.again]
+
+
+def test_a_kept_group_comes_on_top_of_each_following_step_until_its_allowance_is_used_up():
+    plan = make(groups=2, staleness=3, steps=100)
+    first, *rest = plan.admit()
+    plan.ready(first.ticket, 0, uses=3)
+    finish(plan, rest)
+    seen = []
+    for step in range(4):
+        assert plan.expire() == [] and plan.sweep() == []
+        assert plan.charged <= admission.slots(2, 3)
+        seen.append(used_again(plan))
+        assert len(take_step(plan)) == 2
+        finish(plan, plan.admit())
+    assert seen == [[], [(0, 1)], [(0, 2)], []]
+    assert plan.consumed_ids() == [f"0-{i}" for i in range(8)]
+
+
+def test_a_kept_group_goes_when_it_is_too_old_or_the_run_is_over():
+    plan = make(groups=1, staleness=1, steps=3)
+    for entry in plan.admit():
+        plan.ready(entry.ticket, 0, uses=9)
+    take_step(plan)
+    assert plan.expire() == [] and used_again(plan) == [(0, 1)]
+    take_step(plan)     # at version 1, with both groups
+    assert used_again(plan) == [(0, 2), (1, 1)]
+    finish(plan, plan.admit())
+    with pytest.raises(PlanError, match="too old"):
+        plan.lease()
+    assert plan.expire() == ["0-0", "0-1"] and plan.again == []
+    (entry,) = plan.entries(Phase.READY)
+    entry.uses = 9
+    plan.lease()
+    with pytest.raises(PlanError, match="under way"):
+        plan.expire()
+    plan.commit(3)
+    assert plan.finished and plan.expire() == ["0-2"]
+
+
+def test_a_resume_keeps_what_checkpoint_and_buffer_agree_on():
+    plan = make(groups=2, staleness=4, steps=100)
+    for entry in plan.admit():
+        plan.ready(entry.ticket, 0, uses=4)
+    take_step(plan)
+    take_step(plan)
+    state = plan.state()
+    assert state["kept"] == [[0, 2], [1, 2], [2, 1], [3, 1]]
+    again = make(groups=2, staleness=4, steps=100)
+    again.restore(state)
+    held = [Facts("0-0", 0, 0, 0, uses=4, used=2), Facts("0-1", 0, 0, 0, uses=4, used=1), Facts("0-2", 0, 0, 0, uses=1, used=1),
+            Facts("0-4", 0, 0, 0, uses=4)]
+    assert again.adopt(held) == ["0-1", "0-2"]      # the buffer knows of fewer uses, or of no allowance
+    assert used_again(again) == [(0, 2)] and [e.ticket.ordinal for e in again.entries(Phase.READY)] == [4]
+    again.restore({key: value for key, value in state.items() if key != "kept"})    # a checkpoint of before there was reuse
+    assert again.adopt(held[:3]) == ["0-0", "0-1", "0-2"] and again.again == []

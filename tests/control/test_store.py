@@ -1,17 +1,30 @@
 """The buffer's store: journal, rebuild after a death, damage at the tail, memory bound, resume."""
 
+import contextlib
 import os
 import random
+import resource
 
 import pytest
 
-from rti.control.journal import Journal, Kind
+from rti.control.journal import Journal, JournalError, Kind
 from rti.control.leases import LeaseError
 from rti.control.store import Facts, GroupStore
 
 
-def facts(group_id: str, admitted=0, oldest=0, newest=0) -> Facts:
-    return Facts(group_id, admitted, oldest, newest)
+def facts(group_id: str, admitted=0, oldest=0, newest=0, uses=1) -> Facts:
+    return Facts(group_id, admitted, oldest, newest, uses=uses)
+
+
+@contextlib.contextmanager
+def room_for(path, more: int):
+    """The system takes no more than `more` bytes beyond the file's end, as a full disk does: a write may be done in part."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + more, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_leased_bytes_are_what_was_put_in_the_order_asked_for(tmp_path):
@@ -136,7 +149,7 @@ def test_a_write_that_fails_leaves_the_journal_as_it_was(tmp_path, monkeypatch):
         return real(fd, data, at)
 
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(JournalError, match="No space"):
         journal.append(Kind.PUT, {"id": "b"}, b"B")
     monkeypatch.undo()
     assert journal.size == size == (tmp_path / "j").stat().st_size
@@ -158,7 +171,7 @@ def test_whatever_happens_and_whenever_it_dies_nothing_is_lost_or_consumed_twice
         if action == "put":
             name, data = str(rng.randrange(120)), rng.randbytes(rng.randrange(60))
             fresh = name not in live and name not in consumed
-            assert store.put(facts(name), data) is fresh
+            assert store.put(facts(name, uses=1 + int(name) % 3), data) is fresh
             if fresh:
                 live[name] = data
         elif action == "step" and live:
@@ -169,16 +182,115 @@ def test_whatever_happens_and_whenever_it_dies_nothing_is_lost_or_consumed_twice
                 store = GroupStore(path, memory_bytes=300)      # died with the lease
             store.commit(step, ids)
             for i in ids:
-                del live[i]
-                consumed[i] = step
+                consumed[i] = consumed.get(i, 0) + 1
+                if consumed[i] > int(i) % 3:
+                    del live[i]
         elif action == "void" and live:
             name = rng.choice(sorted(live))
             assert store.void([name]) == [name]
             del live[name]
         elif action == "die":
             store = GroupStore(path, memory_bytes=300)
-        elif action == "again" and consumed:
-            name = rng.choice(sorted(consumed))
+        elif action == "again" and (gone := sorted(consumed.keys() - live.keys())):
+            name = rng.choice(gone)
             with pytest.raises(LeaseError):
                 store.lease(step + 1, [name])
     assert store.stats()["groups"] == len(live)
+    assert store.stats()["memory_bytes"] <= 300
+
+
+# --- groups that may be used again, memory, the disk ---------------------------------------------------------------
+@pytest.mark.parametrize("memory_bytes", [1 << 20, 0])
+def test_uses_are_counted_over_deaths_and_the_bytes_stay_the_same(tmp_path, memory_bytes):
+    path, data = tmp_path / "j", bytes(range(256)) * 3
+    GroupStore(path, memory_bytes).put(facts("a", uses=3), data)
+    for step in (1, 2, 3):
+        store = GroupStore(path, memory_bytes)
+        assert store.lease(step, ["a"]) == [data]
+        store.commit(step, ["a"])
+        again = GroupStore(path, memory_bytes)      # it died after it had written, before it answered
+        again.commit(step, ["a"])
+        assert again.stats()["groups"] == (step < 3)
+    with pytest.raises(LeaseError, match="step 1, 2, 3 consumed"):
+        again.lease(4, ["a"])
+    assert not again.put(facts("a", uses=3), data)
+
+
+def test_a_resume_says_how_often_a_group_was_used_and_so_does_the_journal_it_rewrites(tmp_path):
+    path = tmp_path / "j"
+    store = GroupStore(path, 1 << 20)
+    store.put(facts("a", uses=3), b"a")
+    store.put(facts("b", uses=3), b"b")
+    for step, ids in ((1, ["a"]), (2, ["a", "b"])):
+        store.commit(step, ids)
+    expected = [Facts("a", 0, 0, 0, uses=3, used=1), Facts("b", 0, 0, 0, uses=3)]
+    assert GroupStore(path, 1 << 20).resume(step=1, version=1) == expected
+    assert GroupStore(path, 1 << 20).resume(step=1, version=1) == expected
+
+
+def test_void_takes_a_group_that_is_on_the_disk_alone(tmp_path):
+    store = GroupStore(tmp_path / "j", memory_bytes=100)
+    for name in "abc":
+        store.put(facts(name), name.encode() * 100)
+    assert store.stats()["in_memory"] == 1
+    assert store.void(["a"]) == ["a"]
+    assert GroupStore(tmp_path / "j", 0).lease(1, ["b", "c"]) == [b"b" * 100, b"c" * 100]
+    assert store.put(facts("a"), b"anew") and store.lease(1, ["a"]) == [b"anew"]
+
+
+@pytest.mark.parametrize("room", [0, 10, 500])
+def test_a_full_disk_refuses_a_group_says_so_and_costs_no_other(tmp_path, room):
+    path = tmp_path / "j"
+    store = GroupStore(path, memory_bytes=0)
+    store.put(facts("a"), b"A" * 300)
+    whole = path.read_bytes()
+    with room_for(path, room), pytest.raises(JournalError, match="could not take .* free.*Make room.*start the same command"):
+        store.put(facts("b"), b"B" * 1000)
+    assert path.read_bytes() == whole
+    with room_for(path, 0), pytest.raises(JournalError, match="could not take"):
+        store.commit(1, ["a"])
+    assert store.lease(1, ["a"]) == [b"A" * 300]        # neither of them has happened
+    assert store.put(facts("b"), b"B" * 1000)           # there is room again
+    assert GroupStore(path, 0).lease(1, ["a", "b"]) == [b"A" * 300, b"B" * 1000]
+
+
+def test_a_disk_without_room_for_a_shorter_journal_keeps_the_long_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("rti.control.store._SLACK", 1000)
+    path = tmp_path / "j"
+    store = GroupStore(path, 1 << 20)
+    store.put(facts("keep"), b"k" * 1200)
+    store.put(facts("dead"), b"x" * 3000)
+    refused = JournalError("no room")
+
+    def full(records):
+        raise refused
+
+    monkeypatch.setattr(store._journal, "rewrite", full)
+    store.commit(1, ["dead"])
+    assert store.stats()["journal_bytes"] > 4200
+    assert GroupStore(path, 1 << 20).lease(2, ["keep"]) == [b"k" * 1200]
+
+
+def test_a_rewrite_that_fails_leaves_nothing_beside_the_journal(tmp_path):
+    path = tmp_path / "j"
+    journal = Journal(path)
+    record = journal.append(Kind.PUT, {"id": "a"}, b"A" * 100)
+    with room_for(path, 0), pytest.raises(JournalError, match="could not take"):
+        journal.rewrite([(Kind.PUT, {"id": "a"}, b"A" * 500)])
+    assert [p.name for p in tmp_path.iterdir()] == ["j"]
+    assert journal.read(record) == b"A" * 100
+
+
+def test_bytes_that_changed_on_the_disk_are_never_leased(tmp_path):
+    path = tmp_path / "j"
+    store = GroupStore(path, memory_bytes=0)
+    store.put(facts("a"), b"A" * 100)
+    store.put(facts("b"), b"B" * 100)
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size - 50)
+        file.write(b"x")
+    assert store.lease(1, ["a"]) == [b"A" * 100]
+    with pytest.raises(JournalError, match="is damaged.*start the same command again"):
+        store.lease(1, ["b"])
+    again = GroupStore(path, 0)
+    assert again.cut and again.put(facts("b"), b"anew")

@@ -116,6 +116,57 @@ def test_a_consumed_group_that_is_voided_afterwards(run: Path) -> None:
     expect(run, "consumed-once", "group 0-0 is voided", "line 1")
 
 
+@pytest.fixture
+def reusing(tmp_path: Path) -> Path:
+    """A whole run in whose second step the group rescued in the first is consumed once more."""
+    config = make_config()
+    config.buffer.reuse = 2
+    path = make_run(tmp_path / "reusing", config=config)
+    _use_again(path, 1, step=2)
+    return path
+
+
+def _use_again(path: Path, index: int, step: int, **change: Any) -> None:
+    def ledger(lines: list[dict[str, Any]]) -> None:
+        at = max(i for i, line in enumerate(lines) if line["step"] == step)
+        again = {**lines[index], "step": step, "learner_version": step - 1, "use": 2, **change}
+        lines.insert(at + 1, again | {"staleness": step - 1 - again["oldest_version"]})
+
+    def metrics(lines: list[dict[str, Any]]) -> None:
+        line = lines[step - 1]
+        line["buffer/reused"], line["staleness/max"] = line["buffer/reused"] + 1, 1
+        line["policy/trained_tokens"] += tokens
+
+    tokens = json.loads((path / "ledger.jsonl").read_text().splitlines()[index])["tokens"]
+    edit_lines(path / "ledger.jsonl", ledger)
+    edit_lines(path / "metrics.jsonl", metrics)
+
+
+def test_a_rescued_group_may_be_used_as_often_as_allowed(reusing: Path) -> None:
+    assert not [result for result in audit(reusing) if not result.holds]
+
+
+def test_a_use_beyond_the_allowance(reusing: Path) -> None:
+    _use_again(reusing, 1, step=2, use=3)       # by the same step, and one more than buffer.reuse
+    expect(reusing, "consumed-once", "use 3 of group 0-1 follows use 2 at step 2", "buffer.reuse is 2")
+
+
+@pytest.mark.parametrize("change", [{"use": 3}, {"replaced": 1}, {"oldest_version": 1}])
+def test_a_use_that_is_not_the_next_one_of_the_same_group(reusing: Path, change: dict[str, Any]) -> None:
+    edit_lines(reusing / "ledger.jsonl", lambda lines: next(e for e in lines if e["use"] == 2).update(change))
+    expect(reusing, "consumed-once", "of group 0-1 follows use 1 at step 1", only=False)
+
+
+def test_a_second_use_of_a_group_that_was_not_rescued(run: Path) -> None:
+    _use_again(run, 0, step=2)
+    expect(run, "consumed-once", "use 2 of group 0-0 follows use 1 at step 1; buffer.reuse is 1")
+
+
+def test_a_second_use_without_a_first(reusing: Path) -> None:
+    edit_lines(reusing / "ledger.jsonl", lambda lines: lines.pop(1))
+    expect(reusing, "consumed-once", "use 2 of group 0-1 follows no other", only=False)
+
+
 def test_a_rollout_counted_twice(run: Path) -> None:
     edit_lines(run / "ledger.jsonl", lambda lines: lines[0].update(ids=["0-0/0", "0-0/0", "0-0/2", "0-0/3"]))
     expect(run, "consumed-once", "ledger.jsonl:1", "0-0/0", only=False)

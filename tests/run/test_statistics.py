@@ -208,8 +208,19 @@ def test_ledger_entries_count_like_the_groups() -> None:
     counted, measured = ledger_metrics(entries), measure(*groups, version=3)
     metrics.check(counted)
     assert counted["groups/voided"] == 2 and counted["groups/passed"] == 1
-    assert all(measured[k] == v for k, v in counted.items() if k not in ("groups/voided", "groups/passed"))
+    assert all(measured[k] == v for k, v in counted.items() if k not in ("groups/voided", "groups/passed", "buffer/reused"))
     assert entry_for(groups[0], step=4, learner_version=3, trained=False).disposition == "no_signal"
+
+
+def test_a_group_that_is_used_again_counts_once() -> None:
+    first, rescued = make_group(1, version=3), make_group(2, rewards=(0,) * 4, rescued=1, attempts=1, group_id="0-1", version=2)
+    entries = [entry_for(first, step=5, learner_version=4), entry_for(rescued, step=5, learner_version=4, use=2)]
+    t = totals(entries)
+    assert (t.consumed, t.trained, t.failed, t.rescued, t.intervened, t.reused) == (1, 1, 0, 0, 0, 1)
+    assert ledger_metrics(entries)["buffer/reused"] == 1
+    alone = measure(first, version=4)
+    both = group_metrics([first], learner_version=4, weight_eps=0.2, reused=[rescued])
+    assert {k for k in both if both[k] != alone[k]} == {"staleness/mean", "staleness/max"} and both["staleness/max"] == 2
 
 
 # --- the table -------------------------------------------------------------------------------------------------------

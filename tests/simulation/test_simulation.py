@@ -42,6 +42,11 @@ def test_a_seed_replays_exactly():
     assert simulate(1) == simulate(1) != simulate(2)
 
 
+def test_a_seed_replays_whatever_was_simulated_before_it():
+    seeds = range(100, 120)     # where tasks were kept in sets, 116 went by the addresses at which they happened to lie
+    assert [simulate(s) for s in seeds] == [simulate(s) for s in reversed(seeds)][::-1]
+
+
 # --- planted faults ------------------------------------------------------------------------------------------------
 def never_void(monkeypatch):
     monkeypatch.setattr(Plan, "sweep", lambda self: [])
@@ -92,7 +97,17 @@ def slots_are_never_freed(monkeypatch):
     monkeypatch.setattr(Plan, "published", lambda self: setattr(self, "published_version", self.version))
 
 
+def keep_what_is_too_old(monkeypatch):
+    monkeypatch.setattr(Plan, "expire", lambda self: [])
+
+
+def rebuild_without_allowances(monkeypatch):
+    honest = LeaseTable.restore
+    monkeypatch.setattr(LeaseTable, "restore", lambda self, group_id, uses=1: honest(self, group_id))
+
+
 @pytest.mark.parametrize("plant", [
+    keep_what_is_too_old, rebuild_without_allowances,
     never_void, one_slot_too_many, commit_without_journal, put_without_journal, resume_one_group_back,
     adopt_from_weights_that_are_gone, publish_to_the_first_generator_alone, adopt_out_of_order, slots_are_never_freed])
 def test_a_planted_fault_is_found_within_some_hundred_seeds(plant, monkeypatch):
