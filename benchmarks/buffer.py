@@ -1,8 +1,8 @@
 """The replay buffer: groups per second, and bytes against pickle: `python benchmarks/buffer.py [--groups 200] [--actor] ...`
 
 Prints one JSON object. The same groups go through the records' own binary form and through pickle (protocol 5), and through the
-journalled store (put, lease, commit, and a rebuild from the journal) and a plain list in memory, which loses all with its
-process. With --actor also through the Ray actor, as a run uses it.
+journalled store (put, lease, commit, and a rebuild from the journal; spilled: without memory, so that each lease reads from the
+disk) and a plain list in memory, which loses all with its process. With --actor also through the Ray actor, as a run uses it.
 """
 
 from __future__ import annotations
@@ -105,23 +105,24 @@ def store(groups: list[Group], step: int, repeats: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as directory:
         numbers = iter(range(1_000_000))
 
-        def through() -> None:
-            journalled(Path(directory) / f"journal-{next(numbers)}", records, step)
+        def through(memory_bytes: int) -> None:
+            journalled(Path(directory) / f"journal-{next(numbers)}", records, step, memory_bytes)
 
         waiting = Path(directory) / "waiting"
         held = GroupStore(waiting, 1 << 30)
         for facts, data in records:
             held.put(facts, data)
         return {
-            "journalled_groups_s": round(n / median_s(through, repeats)),
+            "journalled_groups_s": round(n / median_s(lambda: through(1 << 30), repeats)),
+            "spilled_groups_s": round(n / median_s(lambda: through(0), repeats)),
             "list_groups_s": round(n / median_s(lambda: in_memory(records, step), repeats)),
             "rebuild_groups_s": round(n / median_s(lambda: GroupStore(waiting, 1 << 30).close(), repeats)),
         }
 
 
-def journalled(path: Path, records: list[tuple[Facts, bytes]], step: int) -> None:
+def journalled(path: Path, records: list[tuple[Facts, bytes]], step: int, memory_bytes: int) -> None:
     """Put all, lease and commit them step by step."""
-    buffer = GroupStore(path, 1 << 30)
+    buffer = GroupStore(path, memory_bytes)
     for number, start in enumerate(range(0, len(records), step)):
         part = records[start:start + step]
         for facts, data in part:

@@ -342,7 +342,7 @@ class AsyncConfig:
 class BufferConfig:
     memory_mb: int = 1024
     """Memory for groups that wait; the oldest beyond it are on the disk alone, in the journal, and are read back when a step
-    takes them."""
+    takes them. 0: all of them are."""
     reuse: int = 1
     """How many steps may consume a group that was rescued, one after the other while it is not older than async.max_staleness.
     1: one, as any other group."""

@@ -49,6 +49,7 @@ def totals_table(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
         ("... of them trained on", lambda r: _number(r.totals.trained)),
         ("... failed as a whole", lambda r: _of(r.totals.failed, r.totals.consumed)),
         ("... rescued", lambda r: _of(r.totals.rescued, r.totals.failed, "of the failed")),
+        ("... consumed once more", lambda r: _number(r.totals.reused)),
         ("intervened rollouts", lambda r: _number(r.totals.intervened)),
         ("steps flagged", lambda r: _of(r.total("intervention/flagged"), r.total("intervention/steps"), "of the steps")),
         ("corrections accepted", lambda r: _of(r.total("intervention/accepted"), r.total("intervention/flagged"), "of these")),

@@ -76,12 +76,16 @@ class Run:
     def wait_for_step(self, step: int) -> None:
         self.wait_until(lambda: len(lines(self.directory)) >= step, f"step {step}")
 
+    def actor(self, cls: str) -> int:
+        """The pid of the actor of that class."""
+        (pid,) = [pid for pid, title in descendants(self.process.pid) if title.startswith(f"ray::{cls}")]
+        return pid
+
     def kill_actor(self, cls: str) -> int:
         """kill -9 of the actor of that class; its pid."""
-        pids = [pid for pid, title in descendants(self.process.pid) if title.startswith(f"ray::{cls}")]
-        assert len(pids) == 1, (cls, pids)
-        os.kill(pids[0], signal.SIGKILL)
-        return pids[0]
+        pid = self.actor(cls)
+        os.kill(pid, signal.SIGKILL)
+        return pid
 
 
 def descendants(root: int) -> list[tuple[int, str]]:
