@@ -3,6 +3,7 @@
 # make simulate     100,000 seeds of the control plane under a simulated clock (SEEDS=1000 for fewer)
 # make smoke-vllm   install vLLM's CPU build into a venv of its own, run its tests, train SmolLM2-135M for two steps with it
 # make smoke-tau2   in the same venv: train SmolLM2-135M for two steps on τ²-Bench telecom, with the scripted user
+# make smoke-claw   in the same venv: train SmolLM2-135M for two steps on Claw-Eval's own families
 # make docs         write the documentation that comes from the source
 # make clean        remove what tests and builds left (not runs/, not the venvs)
 # Everything is installed into .venv (for vLLM: .venv-vllm), which is made once from setup.py; an existing one is kept.
@@ -21,7 +22,7 @@ export TOKENIZERS_PARALLELISM := false
 SEEDS ?= 100000
 FIRST ?= 0
 
-.PHONY: quickstart test simulate smoke-vllm smoke-tau2 docs install clean
+.PHONY: quickstart test simulate smoke-vllm smoke-tau2 smoke-claw docs install clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/python launch/rti.py --config lab.yaml
@@ -45,6 +46,10 @@ smoke-tau2: $(VLLM_INSTALLED)
 	$(VLLM)/bin/python -m pip install -e '.[tau2]'
 	$(VLLM)/bin/python launch/rti.py --config telecom-small.yaml --resume never
 	$(VLLM)/bin/python -m rti.run.audit runs/telecom-small
+
+smoke-claw: $(VLLM_INSTALLED)
+	$(VLLM)/bin/python launch/rti.py --config claw-small.yaml --resume never
+	$(VLLM)/bin/python -m rti.run.audit runs/claw-small
 
 docs: $(INSTALLED)
 	$(BIN)/python -m rti.config.describe > docs/configuration.md
