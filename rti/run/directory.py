@@ -54,12 +54,12 @@ class RunDirectory:
         path = Path(path)
         if path.exists() and not path.is_dir():
             raise RecordError(f"{path} is a file; a run needs a directory: give another name or run_dir")
-        path.mkdir(parents=True, exist_ok=True)
+        _make_private(path)
         lock = DirectoryLock(path)
         try:
             if is_run(path) and not resume:
                 _move_aside(path)
-                path.mkdir()
+                _make_private(path)
                 lock.release()
                 lock = DirectoryLock(path)
             resumed = is_run(path)
@@ -257,6 +257,11 @@ def _refuse_foreign(path: Path) -> None:
     if foreign:
         raise RecordError(f"{path} holds {', '.join(foreign[:3])} but no {CONFIG}: it is not a run's directory. Give another "
                           "name or run_dir, or empty it")
+
+
+def _make_private(path: Path) -> None:
+    """A run's records are its owner's alone; a directory that is there keeps the rights that it was given."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def _move_aside(path: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,19 @@ def test_a_new_run_writes_its_configuration_and_reads_it_back(tmp_path: Path) ->
     with RunDirectory.open(tmp_path / "deep" / "run", config) as run:
         assert not run.resumed
         assert load_run_config(run.path) == config
+
+
+def test_a_run_directory_is_its_owners_alone_and_one_that_is_there_keeps_its_rights(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        for resume in (True, False):    # the second moves the first aside
+            with RunDirectory.open(tmp_path / "deep" / "run", make_config(), resume=resume):
+                assert stat.S_IMODE((tmp_path / "deep" / "run").stat().st_mode) == 0o700
+        (tmp_path / "shared").mkdir(mode=0o770)
+        with RunDirectory.open(tmp_path / "shared", make_config()):
+            assert stat.S_IMODE((tmp_path / "shared").stat().st_mode) == 0o770
+    finally:
+        os.umask(before)
 
 
 def test_a_file_or_a_foreign_directory_is_refused(tmp_path: Path) -> None:
