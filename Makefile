@@ -1,6 +1,8 @@
 # make quickstart   install, train the lab policy with RTI, print the table and where things are
 # make test         install, run the test suite
 # make simulate     100,000 seeds of the control plane under a simulated clock (SEEDS=1000 for fewer)
+# make chaos        real runs in which everything is killed, hung or damaged: under 20 minutes
+# make smoke        the three below, one after another
 # make smoke-vllm   install vLLM's CPU build into a venv of its own, run its tests, train SmolLM2-135M for two steps with it
 # make smoke-tau2   in the same venv: train SmolLM2-135M for two steps on τ²-Bench telecom, with the scripted user
 # make smoke-claw   in the same venv: train SmolLM2-135M for two steps on Claw-Eval's own families
@@ -22,7 +24,7 @@ export TOKENIZERS_PARALLELISM := false
 SEEDS ?= 100000
 FIRST ?= 0
 
-.PHONY: quickstart test simulate smoke-vllm smoke-tau2 smoke-claw docs install clean
+.PHONY: quickstart test simulate chaos smoke-vllm smoke-tau2 smoke-claw docs install clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/python launch/rti.py --config lab.yaml
@@ -36,6 +38,13 @@ test: $(INSTALLED)
 
 simulate: $(INSTALLED)
 	$(BIN)/python -m rti.simulation --seeds $(SEEDS) --first $(FIRST) --processes $$(nproc)
+
+chaos: $(INSTALLED)
+	$(BIN)/python -m pytest -m chaos tests/chaos
+	$(BIN)/python -m pytest tests/end_to_end/test_run.py tests/end_to_end/test_elastic.py tests/end_to_end/test_replay_buffer.py
+	$(BIN)/python benchmarks/soak.py --minutes 3
+
+smoke: smoke-vllm smoke-claw smoke-tau2
 
 smoke-vllm: $(VLLM_INSTALLED)
 	$(VLLM)/bin/python -m pytest -m vllm tests/engines tests/end_to_end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import signal
 import socket
@@ -86,7 +87,17 @@ class Head(Node):
             assert time.monotonic() < deadline, "the head did not come up"
             time.sleep(0.5)
 
+    def store_mb(self) -> float:
+        """MB (1e6 bytes) that objects take in the stores of all nodes, as Ray counts them."""
+        done = subprocess.run([RAY, "memory", "--stats-only", f"--address={self.address}"], env=self._environment(),
+                              capture_output=True, text=True, timeout=LIMIT_S)
+        found = re.search(r"Plasma memory usage ([\d.]+) MiB", done.stdout)
+        assert found, done.stdout + done.stderr
+        return round(float(found[1]) * 2**20 / 1e6, 2)
+
     def job(self, verb: str, *words: str) -> subprocess.CompletedProcess[str]:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | self.settings
-        return subprocess.run([RAY, "job", verb, "--address", f"http://127.0.0.1:{self._dashboard}", *words], env=environment,
-                              cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
+        return subprocess.run([RAY, "job", verb, "--address", f"http://127.0.0.1:{self._dashboard}", *words],
+                              env=self._environment(), cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
+
+    def _environment(self) -> dict[str, str]:
+        return {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | self.settings
