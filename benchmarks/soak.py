@@ -7,8 +7,8 @@ a cluster of its own. Every `--every` seconds one process gets kill -9, drawn by
 env worker, intervener, replay buffer, learner rank, or the driver, which is started again by the same command. A fault is
 survived when, without other help, the killed process has a successor and a further step is recorded after it; the seconds
 from the kill until then are the time to recover (a later kill may fall into it). At the end SIGTERM must end the run with
-exit code 0. `groups_lost`, `groups_doubled` and `breaches` are what `rti.run.audit` finds then. Object store: what Ray says is in
-use while the run goes on. Exit code 1 where a fault was not survived or the audit finds a breach.
+exit code 0. `groups_lost`, `groups_doubled` and `breaches` are what `rti.run.audit` finds then. Object store: what Ray says
+is in use while the run goes on. Exit code 1 where a fault was not survived or the audit finds a breach.
 """
 
 from __future__ import annotations
