@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from rti.commands import guarded
 from rti.config.schema import EnvConfig
 from rti.envs import UnknownEnvironment, load_task_set
 from rti.envs.base import Environment, EnvironmentFault, Outcome, StepResult, Task, TaskSet
@@ -96,12 +97,15 @@ async def resets_repeat(taskset: TaskSet, tasks: list[Task], rule: Rule) -> None
 
 
 async def evidence_stays_hidden(taskset: TaskSet, tasks: list[Task], rule: Rule) -> None:
+    prompts: dict[str, list[Message]] = {}
     for task in tasks:
         env = taskset.make()
-        prompt = await env.reset(task, SEED)
+        prompts[task.id] = list(await env.reset(task, SEED))
         await env.close()
-        begun = Trajectory(id=f"{task.id}/0", group_id=task.id, task_id=task.id, prompt=list(prompt), evidence=task.evidence)
-        for _, what in leaks(Group(id=task.id, task_id=task.id, members=[begun])):
+    told = Counter(m.content for prompt in prompts.values() for m in prompt if m.role == "system")
+    for task in tasks:
+        begun = Trajectory(id=f"{task.id}/0", group_id=task.id, task_id=task.id, prompt=prompts[task.id], evidence=task.evidence)
+        for _, what in leaks(Group(id=task.id, task_id=task.id, members=[begun]), lambda text: told[text] > 1):
             rule.breach(f"task {task.id}: {what}")
 
 
@@ -302,4 +306,4 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

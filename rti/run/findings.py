@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,19 @@ class Records:
         for _, entry in self.ledger:
             found.setdefault(entry.step, []).append(entry)
         return dict(sorted(found.items()))
+
+    def is_fixed(self, text: str) -> bool:
+        """Whether a system message is the environment's own: rollouts of several tasks begin with it."""
+        return len(self._tasks_by_system_message.get(text, ())) > 1
+
+    @cached_property
+    def _tasks_by_system_message(self) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for path in self.trajectory_files().values():
+            for group in trajectories.whole(path):
+                for message in (m for t in (*group.members, *group.attempts) for m in t.prompt if m.role == "system"):
+                    found.setdefault(message.content, set()).add(group.task_id)
+        return found
 
     def trajectory_files(self) -> dict[int, Path]:
         return trajectories.files(self.path / TRAJECTORIES)

@@ -160,5 +160,5 @@ def stored_group(run: Records, group: Group, entry: LedgerEntry | None, where: s
 def evidence(run: Records, group: Group, entry: LedgerEntry | None, where: str, found: Findings) -> None:
     """Invariant 4."""
     found.checked += len(group.members) + len(group.attempts)
-    for trajectory, what in leaks(group):
+    for trajectory, what in leaks(group, run.is_fixed):
         found.breach(f"{where}, rollout {trajectory}", what)

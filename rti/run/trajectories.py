@@ -56,3 +56,11 @@ def read(path: Path) -> Iterator[Group]:
                 f"{path}: record {number} at byte {offset}: {e}. The {number - 1} before it are whole; cut the file "
                 f"to {offset} bytes to go on with those, or restore it from a copy") from e
         yield group
+
+
+def whole(path: Path) -> Iterator[Group]:
+    """The groups of a file up to the first that is not whole."""
+    try:
+        yield from read(path)
+    except RecordError:
+        return

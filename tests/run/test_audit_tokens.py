@@ -209,3 +209,65 @@ def test_other_ids_behind_the_same_prompt(run: Path) -> None:
 
     edit_groups(run, change)
     expect(run, "evidence-hidden", "rollout 0-1/i1", "other ids")
+
+
+def _everybody_reads(text: str, role: str = "user", groups: tuple[int, ...] = (0,)) -> Callable[[list[Group]], None]:
+    def change(made: list[Group]) -> None:
+        for group in (made[i] for i in groups):
+            for rollout in (*group.members, *group.attempts):
+                kept = [m for m in rollout.prompt if m.role != role]
+                rollout.prompt = sorted([*kept, Message(role=role, content=text)], key=lambda m: m.role == "user")
+    return change
+
+
+@pytest.mark.parametrize(("text", "word"), [
+    ("From A to B. Reference: 114.38, 30.64", "its user message holds a coordinate"),
+    ('From A to B.\n{"order_level": 3}', "its user message holds the field order_level"),
+])
+def test_evidence_in_a_user_message(run: Path, text: str, word: str) -> None:
+    edit_groups(run, _everybody_reads(text))
+    expect(run, "evidence-hidden", "record 1", "rollout 0-0/0", word)
+
+
+def test_a_sentence_of_the_evidence_in_a_user_message(run: Path) -> None:
+    sentence = "The agent says that the trip starts in Qingshan and ends elsewhere."
+
+    def change(groups: list[Group]) -> None:
+        for rollout in groups[0].members:
+            rollout.evidence = {"criteria": [sentence]}
+        _everybody_reads(f"From A to B. {sentence.upper()}")(groups)
+
+    edit_groups(run, change)
+    assert sentence not in expect(run, "evidence-hidden", "its user message holds a text of 67 characters")
+
+
+def test_the_prompt_of_a_role_in_the_place_of_a_rollouts(run: Path) -> None:
+    def change(groups: list[Group]) -> None:
+        rescue = groups[1].members[2]
+        rescue.prompt = [rescue.prompt[0], Message(role="user", content="From A to B.\n\nRequired actions: Qingshan, Hubei")]
+
+    edit_groups(run, change)
+    expect(run, "evidence-hidden", "rollout 0-1/i1", "holds a text of 5 characters of the evidence beside what the group's other")
+
+
+def test_a_simulated_user_that_says_more_to_one_rollout_is_no_leak(run: Path) -> None:
+    def change(groups: list[Group]) -> None:
+        for i, rollout in enumerate(groups[1].members):
+            says = ["Hello.", "Hello there.", "I want to go to Qingshan, Hubei.", "Good day."][i]
+            rollout.prompt = [rollout.prompt[0], Message(role="user", content=says)]
+
+    edit_groups(run, change)
+    assert main([str(run)]) == 0
+
+
+def test_a_system_message_that_comes_in_the_middle(run: Path) -> None:
+    def change(groups: list[Group]) -> None:
+        groups[0].members[1].steps[0].observations.append(Message(role="system", content="Hint: 114.380000,30.640000"))
+
+    edit_groups(run, change)
+    expect(run, "evidence-hidden", "rollout 0-0/1", "its system message holds a coordinate")
+
+
+def test_a_policy_for_agents_that_all_tasks_share_is_no_leak(run: Path) -> None:
+    edit_groups(run, _everybody_reads("The office lies at 114.38,30.64.", "system", groups=(0, 1, 2)))
+    assert main([str(run)]) == 0
