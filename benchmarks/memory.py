@@ -62,8 +62,9 @@ def measure(work: Path, count: int) -> dict[str, Any]:
     read: list[dict[str, Any]] = []
     try:
         head.wait()
-        run = Run(write_config(work, policy, steps=1_000_000, async__max_staleness=1, checkpoint__every=50,
-                               ray__address=head.address), ray=head.settings)
+        config = write_config(work, policy, steps=1_000_000, rollout__groups_per_step=1, async__max_staleness=1,
+                              checkpoint__every=50, ray__address=head.address)
+        run = Run(config, ray=head.settings)
         try:
             for quarter in (1, 2, 3, 4):
                 while (made := updates(run)) < count * quarter // 4:
