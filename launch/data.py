@@ -12,6 +12,7 @@ from pathlib import Path
 if __name__ == "__main__":     # beside launch/rti.py, `import rti` would find that file instead of the package
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from rti.commands import guarded
 from rti.engines.base import EngineError
 from rti.engines.endpoint import EndpointRefused
 from rti.envs.base import EnvironmentFault, FatalEnvironmentError
@@ -144,4 +145,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(guarded(main))

@@ -20,7 +20,8 @@ def main() -> int:
     parser.add_argument("words", nargs="*", metavar="key=value", help="configuration keys")
     args = parser.parse_intermixed_args()
 
-    from rti.actors.launching import guarded, prepare
+    from rti.actors.launching import prepare
+    from rti.commands import guarded
     from rti.config.load import load
     from rti.evaluation import table
 

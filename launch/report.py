@@ -16,7 +16,7 @@ def main() -> int:
                         help="stored trajectories in the page, the newest steps first (default: 25)")
     args = parser.parse_args()
 
-    from rti.actors.launching import guarded
+    from rti.commands import guarded
     from rti.report.page import write
 
     def work() -> int:

@@ -20,14 +20,20 @@ def main() -> int:
     parser.add_argument("--resume", default="auto", metavar="auto|never|PATH", help=HELP_RESUME)
     parser.add_argument("--dry-run", action="store_true",
                         help="check the configuration, plan which actor goes on which GPU (section hardware), and exit")
+    parser.add_argument("--print-config", action="store_true",
+                        help="print the configuration as it would be used, with the place that each value comes from, and exit")
     parser.add_argument("words", nargs="*", metavar="key=value", help="configuration keys, e.g. algo=grpo learner.lr=1e-4")
     args = parser.parse_intermixed_args()
 
-    from rti.actors.launching import dry_run, guarded, prepare
-    from rti.config.load import load
+    from rti.actors.launching import dry_run, prepare
+    from rti.commands import guarded
+    from rti.config.load import dump, load_with_origins
 
     def work() -> int:
-        config = load(args.config, args.words)
+        config, origins = load_with_origins(args.config, args.words)
+        if args.print_config:
+            print(dump(config, origins), end="")
+            return 0
         if args.dry_run:
             print(dry_run(config))
             return 0

@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 FLOORS = (      # from the ground up; a floor may rest on the ones before it and, without going in circles, on itself
+    ("rti.commands",),
     ("rti.trajectory", "rti.config", "rti.control", "rti.lab"),     # rti.lab itself: only where the shipped policy lies
     ("rti.pretrained",),
     ("rti.modeling",),

@@ -1,4 +1,4 @@
-"""What the entry points share: the environment that Ray reads when it is imported, and how errors are shown.
+"""What the entry points share: the environment that Ray reads when it is imported, and checks before anything starts.
 
 Imports no Ray: `prepare` must run before anything does.
 """
@@ -8,11 +8,9 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import sys
-import traceback
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Callable, Iterator
+from typing import Iterator
 
 from rti.chat.tokens import check_same_tokens
 from rti.config.keys import ConfigError
@@ -95,25 +93,3 @@ class ToProgress(logging.Handler):
         finally:
             ours.propagate = True
             ours.removeHandler(self)
-
-
-def guarded(work: Callable[[], int]) -> int:
-    """The exit code of `work`; 1 after an error. A mendable error is its message alone; RTI_DEBUG=1 shows where it was raised,
-    here and in the actor."""
-    debug = bool(os.environ.get("RTI_DEBUG"))
-    logging.basicConfig(level=logging.INFO if debug else logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    try:
-        return work()
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    except Exception as error:
-        ours = type(error).__module__.partition(".")[0] == "rti"
-        if debug or not ours:
-            traceback.print_exc()
-        if debug and getattr(error, "where", ""):
-            print(error.where, file=sys.stderr)
-        if ours:
-            hint = "" if debug else "\n(RTI_DEBUG=1 shows where it was raised)"
-            print(f"error: {error}{hint}", file=sys.stderr)
-        return 1

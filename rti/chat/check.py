@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from rti.chat import NAMES, ChatFormat, load_chat_format, next_prompt
+from rti.commands import guarded
 from rti.pretrained import PolicyMissing, resolve
 from rti.trajectory import Message, ToolCall, ToolSchema
 
@@ -173,4 +174,4 @@ def _say_sampled(readable: int, called: int, first: str, n: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Iterator
 
+from rti.commands import guarded
 from rti.config.keys import Key, is_changeable, keys
 from rti.config.validate import CHOICES
 
@@ -99,4 +100,4 @@ def _shown(key: Key) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(document())
+    sys.exit(guarded(lambda: print(document(), end="")))

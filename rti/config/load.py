@@ -11,17 +11,18 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Iterator, Sequence
+from typing import Any, Iterator, Mapping, Sequence
 
 import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from rti.commands import guarded
 from rti.config.keys import ConfigError, Key, is_changeable, keys, leaves, nearest
 from rti.config.schema import Config
 from rti.config.validate import validate
 
-__all__ = ["ConfigError", "Setting", "check_resumable", "dump", "load", "load_run_config", "validate"]
+__all__ = ["ConfigError", "Setting", "check_resumable", "dump", "load", "load_run_config", "load_with_origins", "validate"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,11 @@ class Setting:
 
 def load(config_name: str, overrides: Sequence[str] = ()) -> Config:
     """The configuration called `config_name` with `overrides` applied, checked whole. Raises ConfigError."""
+    return load_with_origins(config_name, overrides)[0]
+
+
+def load_with_origins(config_name: str, overrides: Sequence[str] = ()) -> tuple[Config, dict[str, str]]:
+    """As `load`; also where each value that is given comes from: key -> file and line, or the word of the command line."""
     path = find(config_name)
     words, choices = _split_words(overrides)
     composer = _Composer(choices)
@@ -53,11 +59,12 @@ def load_run_config(path: str | Path) -> Config:
     path = path / "config.yaml" if path.is_dir() else path
     if not path.is_file():
         raise ConfigError(f"{path}: no configuration there; a run directory holds config.yaml")
-    return _build(_Composer({}).file(path))
+    return _build(_Composer({}).file(path))[0]
 
 
-def dump(config: Config) -> str:
-    """The whole configuration as YAML, keys as a user writes them. `load_run_config` reads it back unchanged."""
+def dump(config: Config, origins: Mapping[str, str] | None = None) -> str:
+    """The whole configuration as YAML, keys as a user writes them. `load_run_config` reads it back unchanged.
+    `origins`, of `load_with_origins`: a comment above each value that is not left at its default says where it comes from."""
     tree: dict[str, Any] = {}
     for name, value in leaves(config).items():
         *sections, last = name.split(".")
@@ -65,7 +72,25 @@ def dump(config: Config) -> str:
         for section in sections:
             node = node.setdefault(section, {})
         node[last] = value
-    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+    text = yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+    return _with_origins(text, origins) if origins else text
+
+
+def _with_origins(text: str, origins: Mapping[str, str]) -> str:
+    """The YAML of `dump`, with a comment above each value that was given."""
+    above: dict[int, str] = {}
+
+    def walk(node: yaml.MappingNode, prefix: str) -> None:
+        for key_node, value_node in node.value:
+            name = prefix + key_node.value
+            if name in origins:
+                above[key_node.start_mark.line] = f"{' ' * key_node.start_mark.column}# {' '.join(origins[name].split())}"
+            if isinstance(value_node, yaml.MappingNode):
+                walk(value_node, name + ".")
+
+    walk(yaml.compose(text, Loader=yaml.SafeLoader), "")
+    lines = text.splitlines()
+    return "".join(f"{above[i]}\n{line}\n" if i in above else f"{line}\n" for i, line in enumerate(lines))
 
 
 class _Dumper(yaml.SafeDumper):
@@ -327,8 +352,8 @@ def _article(type_name: str) -> str:
 
 
 # --- building ----------------------------------------------------------------------------------------------------
-def _build(settings: list[Setting]) -> Config:
-    """Settings over the defaults of the schema, resolved and validated."""
+def _build(settings: list[Setting]) -> tuple[Config, dict[str, str]]:
+    """Settings over the defaults of the schema, resolved and validated; and where each came from."""
     tree = OmegaConf.structured(Config)
     origins: dict[str, str] = {}
     for s in settings:
@@ -348,13 +373,13 @@ def _build(settings: list[Setting]) -> Config:
         name = next((k.name for k in keys().values() if k.field_path == e.full_key), str(e.full_key))
         raise ConfigError(f"{origins.get(name, 'the configuration')}: {name}: {str(e).splitlines()[0]}") from e
     validate(config, origins)
-    return config
+    return config, origins
 
 
 def main() -> int:
-    """`python -m rti.config.load NAME [key=value ...]`: print the resolved configuration."""
+    """`python -m rti.config.load NAME [key=value ...]`: print the resolved configuration, as launch/rti.py --print-config."""
     try:
-        print(dump(load(sys.argv[1] if len(sys.argv) > 1 else "lab.yaml", sys.argv[2:])), end="")
+        print(dump(*load_with_origins(sys.argv[1] if len(sys.argv) > 1 else "lab.yaml", sys.argv[2:])), end="")
     except ConfigError as e:
         print(f"error: {e}", file=sys.stderr)
         return 2
@@ -362,4 +387,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

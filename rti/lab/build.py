@@ -12,6 +12,7 @@ import json
 import math
 import os
 import random
+import sys
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -23,6 +24,7 @@ import torch.nn.functional as F
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from rti.chat.lab import END, PAD, LabChatFormat
+from rti.commands import guarded
 from rti.envs.navigation.gazetteer import Gazetteer
 from rti.lab import tokenizer as lab_tokenizer
 from rti.lab.transcripts import ALL_FOUND, LOOK_AGAIN, Desk, Transcript, Use
@@ -248,4 +250,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(guarded(main))

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Callable, NamedTuple, Sequence
 
+from rti.commands import guarded
 from rti.run import checks, token_checks, trajectories
 from rti.run.files import RecordError
 from rti.run.findings import Findings, NotARun, Records, read_records
@@ -132,4 +133,4 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

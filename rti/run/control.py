@@ -20,6 +20,7 @@ from typing import Any, Callable, Sequence
 
 import msgspec
 
+from rti.commands import guarded
 from rti.config.keys import ConfigError, nearest, value_of
 from rti.config.load import load, validate
 from rti.config.schema import Config
@@ -202,4 +203,4 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any, Mapping, NamedTuple
 
+from rti.commands import guarded
 from rti.trajectory import Ending
 
 REFUSALS = {
@@ -259,4 +260,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(guarded(main))

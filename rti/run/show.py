@@ -17,6 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from rti.commands import guarded
 from rti.run import trajectories
 from rti.run.directory import TRAJECTORIES, is_run
 from rti.run.files import RecordError
@@ -131,4 +132,4 @@ def _run(args: argparse.Namespace, console: Console) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

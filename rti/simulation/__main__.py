@@ -14,6 +14,7 @@ from collections import Counter
 from multiprocessing import get_context
 from typing import Sequence
 
+from rti.commands import guarded
 from rti.simulation.world import run_one
 
 SHOWN = 10
@@ -49,4 +50,4 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,9 +16,8 @@ from rti.actors.evaluation import policy_in
 from rti.actors.training import Stopper, _place
 from rti.chat.tokens import OtherTokens
 from rti.config.keys import ConfigError
-from rti.config.load import load
+from rti.config.load import load, load_run_config
 from rti.config.schema import Config, ModelConfig, RayConfig
-from rti.control.faults import ActorFailed
 from rti.learner import checkpoint as checkpoints
 from rti.run.directory import RunDirectory
 
@@ -59,24 +59,6 @@ def test_a_teacher_of_another_tokenizer_is_refused_before_anything_starts(tmp_pa
     words = [f"teacher.path={tmp_path}", "intervention.validator.player=teacher"]
     with pytest.raises(OtherTokens, match="whose tokenizer is not that of the policy 'lab'"):
         launching.check_teacher(load("lab.yaml", words))
-
-
-def test_mendable_errors_are_their_message_and_others_their_trace(clean_environment, capsys):
-    def fail(error):
-        def work():
-            raise error
-        return work
-
-    assert launching.guarded(lambda: 0) == 0
-    assert launching.guarded(fail(ConfigError("give steps"))) == 1
-    text = capsys.readouterr().err
-    assert "error: give steps" in text and "Traceback" not in text
-    assert launching.guarded(fail(ZeroDivisionError("x"))) == 1
-    assert "Traceback" in capsys.readouterr().err
-    os.environ["RTI_DEBUG"] = "1"
-    assert launching.guarded(fail(ActorFailed("a.run failed", where="remote trace"))) == 1
-    text = capsys.readouterr().err
-    assert "Traceback" in text and "remote trace" in text
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "./nothing", "."])
@@ -185,6 +167,18 @@ def test_a_dry_run_of_what_cannot_fit_fails_with_the_mend_alone():
                           cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "GPU 4 (learner-0) would need" in done.stderr and "raise learner.world_size above 4" in done.stderr
+
+
+def test_the_configuration_is_printed_with_its_sources_and_nothing_is_started(tmp_path):
+    words = ["--config", "lab.yaml", "algo=grpo", f"run_dir={tmp_path / 'run'}", "--print-config"]
+    done = subprocess.run([sys.executable, "launch/rti.py", *words], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and not (tmp_path / "run").exists(), done.stderr
+    (tmp_path / "config.yaml").write_text(done.stdout)
+    assert load_run_config(tmp_path) == load("lab.yaml", ["algo=grpo", f"run_dir={tmp_path / 'run'}"])
+    lines = done.stdout.splitlines()
+    above = {line.strip().partition(":")[0]: before.strip() for before, line in zip(lines, lines[1:])}
+    assert above["run_dir"] == f"# command-line word 'run_dir={tmp_path / 'run'}'"
+    assert re.search(r"# .*configs/lab\.yaml:\d+$", done.stdout, re.M) and "grpo.yaml" in above["name"]
 
 
 def test_a_dry_run_of_the_lab_needs_no_gpu():

@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import gzip
 import re
+import sys
 from pathlib import Path
 
+from rti.commands import guarded
 from rti.envs.navigation.gazetteer import DATA, to_ascii
 from rti.envs.navigation.geometry import distance_m, format_number
 from rti.envs.navigation.provinces import BY_CODE
@@ -91,4 +93,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(guarded(main))

@@ -10,9 +10,11 @@ import argparse
 import asyncio
 import json
 import socket
+import sys
 
 from aiohttp import web
 
+from rti.commands import guarded
 from rti.envs.navigation.gazetteer import Gazetteer
 from rti.envs.navigation.offline import OfflineService
 
@@ -78,4 +80,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(guarded(main))
