@@ -58,7 +58,7 @@ LOAD_S = 3.0            # 16 GB of weights over a network of 50 Gbit/s
 LEARN_S = 20.0          # a step; with max_staleness 4 the workers seldom wait for it
 TOKENS, TURNS = 3000, 10
 SIZE, EPISODES = 8, 8   # of a group; at once on a worker, so that it has one group
-STEPS, WARM = 8, 3      # steps, and how many of them pass before the account begins
+STEPS, WARM = 8, 3      # the run is stopped after so many steps; how many of them pass before the account begins
 OPERATIONS: dict[str, list[tuple[Any, str]]] = {
     "decode episodes": [(runners, "decode")],
     "encode groups": [(controllers, "encode")],
@@ -217,7 +217,7 @@ class Cluster:
         self.episodes = account.measured("aside", self._episodes)
         self.order_size = account.measured("aside", lambda *parts: len(pickle.dumps(parts, protocol=5)))
         self.status_size = len(pickle.dumps(GeneratorStatus(version=1, sampled=1000, busy_s=1.0, requests=32), protocol=5))
-        self.config = config = Config(name="scale", steps=STEPS, run_dir=str(path))
+        self.config = config = Config(name="scale", steps=1000 * STEPS, run_dir=str(path))
         config.rollout.group_size, config.rollout.groups_per_step = SIZE, max(1, workers // 4)
         config.async_.max_staleness, config.records.tensorboard = 4, False
         config.env_workers.count, config.env_workers.episodes = workers, EPISODES
@@ -235,7 +235,7 @@ class Cluster:
         self.directory.cluster = self
         meter = Meter(clock=asyncio.get_running_loop().time)
         self.controller = Controller(config, actors, tasks, self.directory, Quiet(), intervenes=True, meter=meter)
-        self.began = (0.0, 0.0)
+        self.began = self.ended = (0.0, 0.0)
 
     def fixed(self, number: int) -> Any:
         raise AssertionError(f"actor {number} is asked for, and their numbers do not change here")
@@ -260,9 +260,13 @@ class Directory(RunDirectory):
 
     def log(self, step: int, values: Any) -> dict[str, Any]:
         line = super().log(step, values)
+        cluster, now = self.cluster, (asyncio.get_running_loop().time(), time.thread_time())
         if step == WARM:
-            self.cluster.account.clear()
-            self.cluster.began = (asyncio.get_running_loop().time(), time.thread_time())
+            cluster.account.clear()
+            cluster.began = now
+        if step == STEPS:       # in the middle of the run: towards its end fewer and fewer groups are under way
+            cluster.ended, cluster.spent = now, cluster.account.spent.copy()
+            cluster.controller.stop()
         return line
 
 
@@ -289,12 +293,10 @@ def run(workers: int) -> dict[str, Any]:
 async def _life(workers: int, path: Path, account: Account) -> dict[str, Any]:
     cluster = Cluster(workers, path, account)
     try:
-        assert await cluster.controller.run(None)
-        simulated = asyncio.get_running_loop().time() - cluster.began[0]
-        cpu = time.thread_time() - cluster.began[1]
+        assert not await cluster.controller.run(None)
     finally:
         cluster.directory.close()
-    spent = account.spent
+    (simulated, cpu), spent = (b - a for a, b in zip(cluster.began, cluster.ended)), cluster.spent
     spent["event loop and coroutines"] = cpu - sum(spent.values())
     aside, buffer = spent.pop("aside"), spent.pop("buffer")
     groups = (STEPS - WARM) * cluster.config.rollout.groups_per_step
