@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "your-environment.md").read_text(), re.S)
+    assert len(code.splitlines()) <= 60
     (tmp_path / "storehouse.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield load_task_set(EnvConfig(name="storehouse", class_="storehouse.Storehouses"), seed=3)
