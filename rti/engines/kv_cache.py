@@ -22,6 +22,13 @@ BLOCK = 64
 """Positions are prefilled, shared and attended to in blocks of this many, counted from position 0."""
 
 
+KEPT_BYTES = 128 << 20
+"""An empty pool up to this size is kept for the sequences to come. A larger one is let go: a long sequence passes through one pool
+after the other as it grows, and they would add up to many times what it needs."""
+
+FIRST_SLOTS = 8
+
+
 def padded(length: int) -> int:
     """`length` rounded up to whole blocks."""
     return -(-length // BLOCK) * BLOCK
@@ -41,6 +48,10 @@ class CacheShape:
         """Zeros [layers, 2, *middle, head_dim]. Not `empty`: masked positions are multiplied by 0, and 0 x NaN is NaN."""
         return torch.zeros(self.layers, 2, *middle, self.head_dim, dtype=self.dtype, device=self.device)
 
+    def n_bytes(self, length: int) -> int:
+        """Of one sequence's slot."""
+        return self.layers * 2 * self.kv_heads * length * self.head_dim * self.dtype.itemsize
+
     def staging(self, length: int) -> torch.Tensor:
         """A cache for one sequence of up to `length` tokens: [layers, 2, kv_heads, padded length, head_dim]."""
         return self.new(self.kv_heads, padded(length))
@@ -49,10 +60,14 @@ class CacheShape:
 class Pool:
     """The decoding sequences whose next token attends over `length` positions, in dense slots 0 .. n-1."""
 
-    def __init__(self, shape: CacheShape, length: int, capacity: int = 8) -> None:
+    def __init__(self, shape: CacheShape, length: int) -> None:
         self.shape, self.length = shape, length
         self.members: list[Sequence] = []
-        self._allocate(capacity)
+        self._allocate(FIRST_SLOTS if FIRST_SLOTS * shape.n_bytes(length) <= KEPT_BYTES else 1)
+
+    @property
+    def n_bytes(self) -> int:
+        return self.kv.nbytes
 
     def _allocate(self, capacity: int) -> None:
         old = self.kv if self.members else None
@@ -107,12 +122,19 @@ class DecodeCache:
 
     def remove(self, sequence: Sequence) -> None:
         if sequence.pool is not None:
-            sequence.pool.remove(sequence)
+            self._take_out(sequence)
+
+    def _take_out(self, sequence: Sequence) -> torch.Tensor:
+        pool = sequence.pool
+        kv = pool.remove(sequence)
+        if not pool.members and pool.n_bytes > KEPT_BYTES:
+            del self._pools[pool.length]
+        return kv
 
     def grow(self, sequence: Sequence) -> None:
         """Move a sequence that has just got a token to the next pool where it no longer fits its own."""
         if sequence.pool is not None and sequence.n_tokens > sequence.pool.length:
-            self.insert(sequence, sequence.pool.remove(sequence))
+            self.insert(sequence, self._take_out(sequence))
 
     def clear(self) -> None:
         """Forget everything, memory included: what a broken model left there must not be multiplied by 0 later."""

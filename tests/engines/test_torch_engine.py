@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel
 
-from rti.engines import load_engine
+from rti.engines import kv_cache, load_engine
 from rti.engines.attention import UnsupportedModel
 from rti.engines.base import EngineError, PromptTooLong, SamplingParams
 from rti.engines.forward import GenericForward, LlamaForward
@@ -47,6 +47,23 @@ def any_loop(request, monkeypatch):
     if request.param != "own loop":
         monkeypatch.setattr(LlamaForward, "serves", classmethod(lambda *_: False))
     return GenericForward if request.param != "own loop" else LlamaForward
+
+
+async def test_a_long_sequence_leaves_no_keys_and_values_behind_on_its_way(monkeypatch):
+    """It grows from pool to pool, and a pool of a large model takes gigabytes: here each counts as large."""
+    prompts, params = [make_prompt(n) for n in (10, 70, 130)], SamplingParams(max_tokens=250, temperature=0.7, seed=3)
+    engine = TorchEngine(tiny.qwen3(), max_context=512)
+    usual = [await engine.generate(prompt, params) for prompt in prompts]
+    assert len(engine._stepper._decode._pools) >= 4
+    await engine.close()
+    monkeypatch.setattr(kv_cache, "KEPT_BYTES", 0)
+    engine = TorchEngine(tiny.qwen3(), max_context=512)
+    replies = await asyncio.gather(*(engine.generate(prompt, params) for prompt in prompts))
+    assert not engine._stepper._decode._pools
+    await engine.close()
+    for reply, expected in zip(replies, usual):
+        np.testing.assert_array_equal(reply.token_ids, expected.token_ids)
+        np.testing.assert_array_equal(reply.logps, expected.logps)
 
 
 @pytest.mark.parametrize("name", MAKERS)
