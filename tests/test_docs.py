@@ -18,7 +18,7 @@ import pytest
 from rti.config.load import load
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 OTHER_PROGRAMS = {"git", "cd", "export", "ray", "tensorboard", "source"}     # not ours: taken at their word
 QUICK = {"rti.config.load", "rti.config.describe"}                            # run as they stand
 
