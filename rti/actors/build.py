@@ -17,9 +17,13 @@ from rti.actors.learner import LearnerGroup
 from rti.actors.messages import TaskIndex
 from rti.actors.pool import Pool
 from rti.actors.replay_buffer import BufferActor, ReplayBuffer
+from rti.config.keys import ConfigError
 from rti.config.schema import Config
 from rti.config.teacher import served, wanted
+from rti.control.model_shape import ModelShape, shape_of
 from rti.control.placement import plan
+from rti.control.weights_path import NCCL, choose
+from rti.pretrained import resolve
 
 JOURNAL = "buffer.journal"
 
@@ -68,13 +72,25 @@ async def build(cluster: Cluster, config: Config, run_dir: Path | None) -> Parts
         parts.interveners = Pool([makers.intervener(i) for i in range(config.interveners.min)])
         journal = cluster.actor(ReplayBuffer, "replay-buffer", Need(0), str(run_dir / JOURNAL), config.buffer.memory_mb)
         parts.buffer = BufferActor("replay-buffer", journal, config.ray)
-        parts.learner = LearnerGroup(cluster, frozen, Need(config.learner.cpus, placed.learner), run_dir)
+        way = choose(config, placed, _known_shape(config))
+        parts.learner = LearnerGroup(cluster, frozen, Need(config.learner.cpus, placed.learner), run_dir, way.kind)
         clients |= {c.name: c for c in (*parts.interveners.members, parts.buffer)} | parts.learner.place()
         parts.keepers = keepers_of(config, parts.workers, parts.interveners, fleet, makers)
     answers = await cluster.wait(clients)
     parts.tasks = answers[parts.workers.members[0].name]
-    parts.intervenes = training and answers["learner-0"].intervenes
+    if training:
+        parts.intervenes = answers["learner-0"].intervenes
+        if way.kind == NCCL and choose(config, placed, nccl=answers["learner-0"].nccl).kind != NCCL:
+            parts.learner.keep_to_object_store()
     return parts
+
+
+def _known_shape(config: Config) -> ModelShape | None:
+    """The policy's, where its directory or the table tells it."""
+    try:
+        return shape_of(resolve(config.model.path))
+    except ConfigError:
+        return None
 
 
 class _Makers:

@@ -185,10 +185,12 @@ class Cluster:
             raise ActorGone(_not_connected(address, error)) from error
         return cls(config, not address)
 
-    def actor(self, cls: type, name: str, need: Need, *args: Any, restart: bool = True, **options: Any) -> Any:
-        """Make an actor of a plain class; returns its handle at once. `wait` says when it is there."""
+    def actor(self, cls: type, name: str, need: Need, *args: Any, restart: bool = True, groups: dict[str, int] | None = None,
+              **options: Any) -> Any:
+        """Make an actor of a plain class; returns its handle at once. `wait` says when it is there. `groups`: names of threads
+        beside the actor's own, and how many of each."""
         self._needs[name] = need
-        remote = ray.remote(cls).options(
+        remote = (ray.remote(concurrency_groups=dict(groups))(cls) if groups else ray.remote(cls)).options(
             name=self.full_name(name), num_cpus=need.cpus, num_gpus=need.gpus,
             max_restarts=self.config.restarts if restart else 0, max_task_retries=0, **options)
         return remote.remote(*args)

@@ -16,7 +16,7 @@ import msgspec
 
 from rti.actors.messages import Roster
 from rti.control.concurrency import all_of
-from rti.control.faults import ActorGone, ActorLost
+from rti.control.faults import ActorGone, ActorLost, LearnerLost
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,8 @@ class Fleet:
 
     # --- weights -------------------------------------------------------------------------------------------------
     async def publish(self, weights: Any, version: int) -> None:
-        """Give all generators these weights; returns when the last one serves them."""
+        """Give all generators these weights; returns when the last one serves them. Raises LearnerLost where they were still
+        with a learner that is lost."""
         self._newest = (weights, version)
         await all_of(self._bring_up(place) for place in self._places)
 
@@ -123,6 +124,8 @@ class Fleet:
         try:
             if self._newest is not None:
                 await self._bring_up(place)
+        except LearnerLost as loss:     # what its next start publishes reaches this one as well
+            log.warning("%s waits for weights: %s", member.name, loss)
         except BaseException:
             self._places.remove(place)
             raise
@@ -185,7 +188,10 @@ class Fleet:
     async def _look(self, place: _Place) -> None:
         answered = await self._ask(place)
         if self._newest is not None and (not answered or place.status.version is None):
-            await self._bring_up(place)
+            try:
+                await self._bring_up(place)
+            except LearnerLost as loss:     # its next start publishes anew; until then this one holds its requests back
+                log.warning("%s waits for weights: %s", place.member.name, loss)
 
     async def _bring_up(self, place: _Place) -> None:
         """Load the newest weights, again if the generator dies meanwhile."""

@@ -17,12 +17,14 @@ import msgspec
 import numpy as np
 
 from rti.actors.cluster import ActorClient
+from rti.actors.courier import Courier
 from rti.actors.fleet import GeneratorStatus
 from rti.actors.messages import Roster
 from rti.config.schema import Config
 from rti.control.concurrency import Door, all_of
 from rti.control.faults import ActorLost
 from rti.engines.base import EngineError, Generation, SamplingParams, Scores
+from rti.engines.transfer import Transfer
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -59,13 +61,28 @@ class Generator:
 
     async def load(self, state: Mapping[str, np.ndarray] | None, version: int) -> None:
         """Serve these weights from now on. None: those that the engine was built with (for an evaluation alone)."""
-        await self.ready()
+        await self.make_way(state is not None)
         if state is not None:
-            if self._config.generators.update == "drain":
-                await self._door.shut()
-            await self._or_die(self._engine.load_weights(unpack(state), version))
+            await self._take_over(self._engine.load_weights(unpack(state), version))
         self._loaded = True
         self._door.open()
+
+    async def make_way(self, updates: bool = True) -> None:
+        """Returns when the engine is there and new weights may come: with `drain`, when the last request has ended."""
+        await self.ready()
+        if updates and self._config.generators.update == "drain":
+            await self._door.shut()
+
+    async def receive(self, transfer: Transfer, version: int) -> None:
+        """As load, of weights that the learner sends meanwhile. After `make_way`. Raises TransferFailed; with `drain`, requests
+        then wait for the next load."""
+        await self._take_over(self._engine.receive(transfer, version))
+        self._loaded = True
+        self._door.open()
+
+    async def _take_over(self, update: Coroutine[Any, Any, None]) -> None:
+        """An update that has begun goes to its end, whoever asked for it: half of it would leave nothing to serve with."""
+        await asyncio.shield(asyncio.ensure_future(self._or_die(update)))
 
     async def status(self) -> GeneratorStatus:
         if self._engine is None:
@@ -105,7 +122,11 @@ class GeneratorActor(ActorClient):
     """The controller's client of a generator; see fleet.GeneratorClient."""
 
     async def load(self, weights: Any, version: int) -> None:
-        await self.call("load", weights, version)
+        """`weights`: a reference to them, or the courier that delivers them, under the version that it has."""
+        if isinstance(weights, Courier):
+            await weights.deliver(self)
+        else:
+            await self.call("load", weights, version)
 
     async def status(self) -> GeneratorStatus:
         # An engine at work answers at once: it steps in a thread of its own. One that is silent for so long hangs.

@@ -18,6 +18,7 @@ from rti.config.schema import Config, ModelConfig, RayConfig
 from rti.config.teacher import wanted
 from rti.control.model_shape import shape_of
 from rti.control.placement import machines_of, plan, table
+from rti.control.weights_path import choose
 from rti.pretrained import resolve
 from rti.run.progress import Progress
 
@@ -58,13 +59,15 @@ def dry_run(config: Config) -> str:
     shape = shape_of(resolve(config.model.path))
     machines = machines_of(config)
     placed = plan(config, machines, shape, teacher=shape_of(resolve(config.teacher.path)) if wanted(config) else None)
+    way = choose(config, placed, shape)
     memory = f" of {config.hardware.gpu_gb:g} GB" if machines.total and machines.gpu_bytes else ""
     unchecked = "" if machines.gpu_bytes or not machines.total else "; their memory is not known (hardware.gpu_gb)"
     return (f"{config.name}: {config.model.path} ({shape.parameters / 1e9:.3g} billion parameters), algo={config.algo.name}, "
             f"{config.steps} steps of {config.rollout.groups_per_step} groups of {config.rollout.group_size}\n"
             f"{config.hardware.nodes if machines.total else 0} nodes with GPUs, {machines.total} GPUs{memory}{unchecked}\n"
-            f"Memory at the peak, estimated, in GB:\n\n{table(placed)}\n\nThe configuration is valid and can be placed. "
-            "Nothing was started.")
+            f"Memory at the peak, estimated, in GB:\n\n{table(placed)}\n\n"
+            f"New weights reach the generators by way of {way.kind} ({way.why}).\n"
+            "The configuration is valid and can be placed. Nothing was started.")
 
 
 def cluster_address(config: RayConfig) -> str:

@@ -253,6 +253,9 @@ class GeneratorsConfig:
     update: str = "in_flight"
     """What new weights do with requests under way: in_flight (they stand still, and go on under the new weights) or drain (they
     end under the old ones first, while new requests wait)."""
+    weights: str = "auto"
+    """How new weights come from the learner: object_store (Ray's, through host memory), nccl (from GPU to GPU), gloo (as nccl
+    does it, between CPUs: to try that way without GPUs), auto (nccl for vllm where it can be had, else object_store)."""
     device: str = "auto"
     """auto (cuda where there is one), cpu, cuda."""
     tensor_parallel: int = 1

@@ -37,6 +37,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     **{f"{engines}.engine": ("torch", "vllm") for engines in ENGINES},
     **{f"{engines}.device": ("auto", "cpu", "cuda") for engines in ENGINES},
     **{f"{engines}.update": ("in_flight", "drain") for engines in ENGINES},
+    **{f"{engines}.weights": ("auto", "object_store", "nccl", "gloo") for engines in ENGINES},
     "teacher.dtype": ("auto", "float32", "bfloat16"),
     "learner.device": ("auto", "cpu", "cuda"),
     **{f"intervention.{role}.player": ("policy", "teacher", "endpoint", "rules") for role in ROLES},

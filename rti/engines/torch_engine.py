@@ -21,9 +21,12 @@ from transformers import PreTrainedModel
 from rti.engines.base import (
     EngineError, Generation, PromptTooLong, SamplingParams, Scores, check_sampling, checked_ids, room_after,
 )
+from rti.engines.broadcast import Inbox, described
 from rti.engines.kv_cache import BLOCK
 from rti.engines.sequence import GenerateSequence, ScoreSequence, Sequence
 from rti.engines.stepper import Stepper
+from rti.engines.transfer import Transfer
+from rti.engines.weights import check_weights
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +50,7 @@ class TorchEngine:
             self._stepper = Stepper(
                 model.eval(), max_concurrency=max_concurrency, max_context=self.max_context, version=version,
                 prefill_rows=prefill_rows, prefix_cache_bytes=prefix_cache_mb << 20)
+        self._inbox = Inbox(next(model.parameters()).device)
         self._wake = threading.Condition()    # guards the four below
         self._waiting: deque[Sequence] = deque()
         self._updates: deque[tuple[Mapping[str, Any], int, Future]] = deque()
@@ -95,6 +99,15 @@ class TorchEngine:
             self._updates.append((state, version, done))
             self._wake.notify()
         await asyncio.wrap_future(done)
+
+    async def receive(self, transfer: Transfer, version: int) -> None:
+        """broadcast.ReceivesWeights: all of them are here before anything is replaced."""
+        check_weights(self._stepper.model, described(transfer))
+        await self.load_weights(await asyncio.to_thread(self._take, transfer), version)
+
+    def _take(self, transfer: Transfer) -> dict[str, torch.Tensor]:
+        self._inbox.meet(transfer, rank=1)
+        return dict(self._inbox.take(transfer))
 
     async def close(self) -> None:
         """End the thread; what is in flight fails with EngineError. May be called twice."""

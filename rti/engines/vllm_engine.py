@@ -18,6 +18,7 @@ import time
 from contextlib import contextmanager
 from typing import Any, Iterator, Mapping, Sequence
 
+import msgspec
 import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -25,6 +26,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from rti.engines.base import (
     EngineError, Generation, PromptTooLong, SamplingParams, Scores, check_sampling, checked_ids, room_after,
 )
+from rti.engines.broadcast import described
+from rti.engines.transfer import Transfer, TransferFailed
 from rti.engines.vllm_weights import BACKEND, OWNER, WeightsMemory
 from rti.engines.weights import check_weights
 
@@ -46,13 +49,12 @@ class VLLMEngine:
 
     `max_context` 0 is the model's own limit. `cache_mb` is the memory of the cache (0: 1024 on a CPU, on a GPU what is left of
     `gpu_share`). `tensor_parallel` workers share each layer. `threads` is the number of CPU threads of a worker. `device` is
-    cpu or cuda, and must be what vLLM was built for. Raises VLLMMissing where it was not. `transfer` names vLLM's backend for
-    new weights: `load_weights` goes with ours; `check`, `join` and `receive` go with "nccl" (see vllm_nccl.py).
+    cpu or cuda, and must be what vLLM was built for. Raises VLLMMissing where it was not.
     """
 
     def __init__(self, path: str, *, dtype: str = "auto", device: str = "cpu", max_concurrency: int = 64,
                  max_context: int = 0, version: int = 0, threads: int = 1, tensor_parallel: int = 1, cache_mb: int = 0,
-                 gpu_share: float = 0.9, transfer: str = BACKEND) -> None:
+                 gpu_share: float = 0.9) -> None:
         _check_installed(device)
         config = AutoConfig.from_pretrained(path)
         with torch.device("meta"):
@@ -66,7 +68,7 @@ class VLLMEngine:
         self._busy = _Busy()
         self._memory = WeightsMemory()
         self._llm = _start(path, dtype=dtype, max_concurrency=max_concurrency, max_context=max_context, threads=threads,
-                           tensor_parallel=tensor_parallel, cache_mb=cache_mb, gpu_share=gpu_share, transfer=transfer)
+                           tensor_parallel=tensor_parallel, cache_mb=cache_mb, gpu_share=gpu_share)
         self.max_context = int(self._llm.model_config.max_model_len)
 
     @property
@@ -164,24 +166,27 @@ class VLLMEngine:
             with self._down_on_fault():
                 await self._update(info, version)
 
-    def check(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """WeightsMismatch where weights of these names and shapes are not this model's."""
-        check_weights(self._shape, {name: torch.empty(tuple(shape), device="meta") for name, shape in shapes.items()})
-
-    async def join(self, init_info: dict[str, Any]) -> None:
-        """Meet the sender of weights, which waits for this engine meanwhile."""
-        from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
-
-        self._refuse_if_down()
-        with self._down_on_fault():
-            await self._llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info=init_info))
-
-    async def receive(self, info: dict[str, Any], version: int) -> None:
-        """As load_weights, of weights that the sender broadcasts meanwhile."""
+    async def receive(self, transfer: Transfer, version: int) -> None:
+        """broadcast.ReceivesWeights. vLLM's workers take them as they come: where they break off, the engine is down."""
+        check_weights(self._shape, described(transfer))
         self._refuse_if_down()
         async with self._loading:
+            told = msgspec.to_builtins(transfer)
+            await self._meet(transfer, told)
             with self._down_on_fault():
-                await self._update(info, version)
+                await self._update({"transfer": told}, version)
+
+    async def _meet(self, transfer: Transfer, told: dict[str, Any]) -> None:
+        """Be in the transfer's group, before anything of the engine is touched."""
+        from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        try:
+            await self._llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info={"transfer": told}))
+        except EngineDeadError as fault:
+            raise self._down(fault) from fault
+        except Exception as fault:      # of a worker, as vLLM passes it on; the worker lives
+            raise TransferFailed(f"{type(fault).__name__}: {fault}") from fault
 
     async def _update(self, info: dict[str, Any], version: int) -> None:
         """`info`: what the transfer backend needs to know to take the weights over."""
@@ -272,7 +277,7 @@ def _check_installed(device: str) -> None:
 
 
 def _start(path: str, *, dtype: str, max_concurrency: int, max_context: int, threads: int, tensor_parallel: int, cache_mb: int,
-           gpu_share: float, transfer: str) -> Any:
+           gpu_share: float) -> Any:
     """vLLM's AsyncLLM with everything set that the promises above rest on."""
     from vllm.platforms import current_platform
 
@@ -293,7 +298,7 @@ def _start(path: str, *, dtype: str, max_concurrency: int, max_context: int, thr
         tensor_parallel_size=tensor_parallel, distributed_executor_backend="mp" if tensor_parallel > 1 else "uni",
         gpu_memory_utilization=gpu_share, enable_prefix_caching=True,
         logprobs_mode="processed_logprobs", generation_config="vllm", disable_log_stats=True,
-        weight_transfer_config=WeightTransferConfig(backend=transfer),
+        weight_transfer_config=WeightTransferConfig(backend=BACKEND),
         worker_extension_cls="rti.engines.vllm_worker.WorkerExtension", **args))
 
 

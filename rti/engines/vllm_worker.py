@@ -1,11 +1,12 @@
-"""What runs inside vLLM's worker processes: our weight-transfer backend for machines without NCCL.
+"""What runs inside vLLM's worker processes: our weight-transfer backend.
 
 vLLM keeps a registry of weight-transfer backends; `rti_shared_memory` is one of them, driven like the others by its
 start_weight_update / update_weights / finish_weight_update. The weights lie in a piece of shared memory of the engine's own
-process (see vllm_weights.py); each worker maps it and loads from there what its shard needs. Importing this file registers the
-backend: vLLM imports it in every worker, because the engine names `WorkerExtension` as its worker_extension_cls. It also makes the
-process end with the engine's own: vLLM's processes outlive a killed one, and would keep the memory that a restarted generator
-needs.
+process (see vllm_weights.py); each worker maps it and loads from there what its shard needs. Or the learner broadcasts them,
+and each worker is a rank of that group (see broadcast.py): either way at any update. Importing this file registers the
+backend: vLLM imports it in every worker, because the engine names `WorkerExtension` as its worker_extension_cls. It also makes
+the process end with the engine's own: vLLM's processes outlive a killed one, and would keep the memory that a restarted
+generator needs.
 
 Keeps field bug 23 out: the copy of a tied embedding that vLLM's CPU build packs for its matrix products is packed anew after
 each update; vLLM itself leaves the old one there. May import torch and vllm.
@@ -18,15 +19,19 @@ import os
 import select
 import threading
 from dataclasses import dataclass, field
-from typing import Iterator
+from typing import Any, Iterator
 
+import msgspec
 import torch
 from vllm.distributed.weight_transfer import WeightTransferEngine, WeightTransferEngineFactory
 from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.utils.nccl import unpinned_nccl_env
 
+from rti.engines.broadcast import Inbox
+from rti.engines.transfer import Transfer
 from rti.engines.vllm_weights import BACKEND, OWNER
 
 
@@ -46,26 +51,36 @@ class WorkerExtension:
 
 @dataclass
 class InitInfo(WeightTransferInitInfo):
-    """Nothing to agree on beforehand."""
+    """rti.engines.transfer.Transfer as plain data: whose group is to be met."""
+
+    transfer: dict[str, Any]
 
 
 @dataclass
 class UpdateInfo(WeightTransferUpdateInfo):
-    """Where the weights lie: a file of `size` bytes that this process may map, and in it the tensors by name."""
+    """Where the weights lie: a file of `size` bytes that this process may map, and in it the tensors by name. Or, with
+    `transfer`, what the sender broadcasts to the group that was met."""
 
     path: str = ""
     size: int = 0
     tensors: list[tuple[str, str, list[int], int]] = field(default_factory=list)     # name, torch dtype, shape, offset in bytes
+    transfer: dict[str, Any] | None = None
 
 
-class SharedMemoryTransfer(WeightTransferEngine[InitInfo, UpdateInfo]):
-    """The backend; see the module's docstring."""
+class Backend(WeightTransferEngine[InitInfo, UpdateInfo]):
+    """See the module's docstring."""
 
     init_info_cls = InitInfo
     update_info_cls = UpdateInfo
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._inbox = Inbox(self.device)
+
     def init_transfer_engine(self, init_info: InitInfo) -> None:
-        """Nothing is held between updates."""
+        """Meet the sender; TransferFailed where it does not come. The group is kept for later updates."""
+        with unpinned_nccl_env():       # the sender has not the settings that vLLM gives its own groups
+            self._inbox.meet(msgspec.convert(init_info.transfer, Transfer), 1 + self.parallel_config.rank)
 
     def start_weight_update(self) -> None:
         initialize_layerwise_reload(self.model)
@@ -76,6 +91,9 @@ class SharedMemoryTransfer(WeightTransferEngine[InitInfo, UpdateInfo]):
             torch.accelerator.synchronize()
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
+        if update_info.transfer is not None:
+            self.model.load_weights(self._inbox.take(msgspec.convert(update_info.transfer, Transfer)))
+            return
         with open(update_info.path, "rb") as file:
             memory = mmap.mmap(file.fileno(), update_info.size, access=mmap.ACCESS_COPY)    # torch warns of a read-only one
         # The tensors keep the map alive as long as vLLM holds on to them, which may be until the update is finished.
@@ -89,7 +107,7 @@ class SharedMemoryTransfer(WeightTransferEngine[InitInfo, UpdateInfo]):
                     dispatch_cpu_unquantized_gemm(module, remove_weight=False)
 
     def shutdown(self) -> None:
-        """Nothing is held."""
+        self._inbox.close()
 
 
 def _tensors(memory: mmap.mmap, info: UpdateInfo, device: torch.device) -> Iterator[tuple[str, torch.Tensor]]:
@@ -101,5 +119,5 @@ def _tensors(memory: mmap.mmap, info: UpdateInfo, device: torch.device) -> Itera
 
 
 if BACKEND not in WeightTransferEngineFactory._registry:     # the class has no other way to ask
-    WeightTransferEngineFactory.register_engine(BACKEND, SharedMemoryTransfer)
+    WeightTransferEngineFactory.register_engine(BACKEND, Backend)
     _end_with_owner()

@@ -18,7 +18,7 @@ import shutil
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -210,12 +210,12 @@ class Learner:
     # --- weights out ---------------------------------------------------------------------------------------------
     def state_dict_for_engine(self) -> dict[str, torch.Tensor]:
         """Full CPU tensors under Hugging Face names in the compute dtype, tied weights once; on other ranks than 0 empty."""
-        state: dict[str, torch.Tensor] = {}
+        return {name: whole.cpu() for name, whole in self.whole_weights() if self.rank == 0}
+
+    def whole_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The same on every rank and on its device, one at a time. A collective: every rank is to go through all of them."""
         for name, p in self._names.items():
-            whole = sharding.full(p.detach().to(self.dtype))
-            if self.rank == 0:
-                state[name] = whole.cpu()
-        return state
+            yield name, sharding.full(p.detach().to(self.dtype))
 
     def export_hf(self, path: str | Path) -> None:
         """Write a Hugging Face directory of the policy; whole or not at all."""

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rti.actors.fleet import MAX_LOADS, Fleet
-from rti.control.faults import ActorGone, ActorLost
+from rti.control.faults import ActorGone, ActorLost, LearnerLost
 from tests.actors.fakes import FakeGenerator, World
 
 
@@ -127,3 +127,27 @@ async def test_work_is_counted_once_and_also_over_a_restart():
     f.members[0].loads = [1]        # counters begin anew after a restart
     f.members[0].loads = []
     assert (await f.work()).sampled == 0
+
+
+async def test_a_lost_learner_ends_a_publication_but_neither_the_tending_nor_a_joining_which_wait_for_the_next_one():
+    f = fleet(1)
+    await f.publish("weights 1", 1)
+    old, new = f.members[0], FakeGenerator(f.members[0].world, "generator-7")
+    kept = {g: g.load for g in (old, new)}
+
+    async def lost(weights, version):
+        raise LearnerLost("rank 0 died")
+
+    old.load = new.load = lost
+    old.version = None
+    tending = asyncio.create_task(f.tend())
+    await f.add(new)
+    await asyncio.sleep(0.02)
+    assert not tending.done() and f.roster.names == ("generator-0",), "episodes hear of it once it serves"
+    with pytest.raises(LearnerLost):
+        await f.publish("weights 2", 2)
+    for g, load in kept.items():
+        g.load = load
+    await f.publish("weights 2", 2)
+    assert (old.version, new.version) == (2, 2) and f.roster.names == ("generator-0", "generator-7")
+    tending.cancel()
