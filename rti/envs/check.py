@@ -104,7 +104,8 @@ async def evidence_stays_hidden(taskset: TaskSet, tasks: list[Task], rule: Rule)
         await env.close()
     told = Counter(m.content for prompt in prompts.values() for m in prompt if m.role == "system")
     for task in tasks:
-        begun = Trajectory(id=f"{task.id}/0", group_id=task.id, task_id=task.id, prompt=prompts[task.id], evidence=task.evidence)
+        begun = Trajectory(id=f"{task.id}/0", group_id=task.id, task_id=task.id, prompt=prompts[task.id],
+                           evidence=task.evidence)
         for _, what in leaks(Group(id=task.id, task_id=task.id, members=[begun]), lambda text: told[text] > 1):
             rule.breach(f"task {task.id}: {what}")
 

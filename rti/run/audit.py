@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Callable, NamedTuple, Sequence
 
 from rti.commands import guarded
-from rti.run import checks, token_checks, trajectories
+from rti.run import checks, file_checks, token_checks, trajectories
 from rti.run.files import RecordError
 from rti.run.findings import Findings, NotARun, Records, read_records
 
+_MEND = "mend the records first"
 SHOWN = 5
 """Breaches of one invariant that are printed; the rest are counted."""
 
@@ -43,6 +44,9 @@ RUN_CHECKS = (
     Check("replacement", "a rescue replaced one failed member of a failed group, nothing else changed", "groups",
           checks.replacement),
     Check("metrics-agree", "metrics and summary count what the ledger lists", "steps", checks.agreement),
+    Check("metrics-in-range", "every figure can be what its unit says", "figures", file_checks.in_range),
+    Check("trajectory-files", "each step has one file with its groups, none twice", "files", file_checks.stored_files),
+    Check("evaluations", "summary and metrics say what the evaluations' files say", "evaluations", file_checks.evaluations),
     Check("checkpoints-whole", "checkpoints have their marker and all files as written", "checkpoints",
           checks.checkpoints_whole),
     Check("no-secrets", "no file holds the value of a variable named by a *_env key", "files", checks.no_secrets),
@@ -78,7 +82,7 @@ def audit(path: str | Path) -> list[Result]:
     readable = results[0].findings
     for result in results[:len(RUN_CHECKS)]:
         if records.damage and result.check not in _ALWAYS:
-            result.findings.skipped = True      # what is missing would look like a breach of everything
+            result.findings.skipped = _MEND     # what is missing would look like a breach of everything
         else:
             result.check.run(records, result.findings)
     _audit_groups(records, results[len(RUN_CHECKS):], readable)
@@ -88,7 +92,7 @@ def audit(path: str | Path) -> list[Result]:
 def _audit_groups(records: Records, results: Sequence[Result], readable: Findings) -> None:
     entries = records.consumed
     for result in results:
-        result.findings.skipped = bool(records.damage)
+        result.findings.skipped = _MEND if records.damage else ""
     checked = [] if records.damage else results
     for step, path in records.trajectory_files().items():
         name = str(path.relative_to(records.path))
@@ -109,7 +113,7 @@ def report(results: Sequence[Result]) -> str:
     for check, found in results:
         state = "BREACH" if found.breaches else "-" if found.skipped else "ok"
         lines.append(f"{state:<7}{check.name:<20}{check.text}"
-                     + ("; not checked, mend the records first" if found.skipped else f" ({found.checked} {check.unit})"))
+                     + (f"; not checked, {found.skipped}" if found.skipped else f" ({found.checked} {check.unit})"))
         lines += [f"         {breach}" for breach in found.breaches[:SHOWN]]
         if len(found.breaches) > SHOWN:
             lines.append(f"         and {len(found.breaches) - SHOWN} more")

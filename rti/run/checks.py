@@ -303,13 +303,20 @@ MIN_SECRET = 6
 def no_secrets(run: Records, found: Findings) -> None:
     """Field bug 39: no file holds what a variable named by a `*_env` key holds."""
     needles: dict[bytes, str] = {}
-    for variable in sorted(_variables(run.config)):
+    variables = sorted(_variables(run.config))
+    if not variables:
+        found.skipped = "nothing to look for: no *_env key of the configuration names a variable"
+    for variable in variables:
         value = os.environ.get(variable, "")
         if len(value) < MIN_SECRET:
             found.notes.append(f"{variable} is not set here, or too short to be told from chance: its value was not looked for")
             continue
         for form in (value, json.dumps(value)[1:-1], quote(value, safe="")):
             needles[form.encode()] = variable
+    if not needles:
+        found.skipped = found.skipped or "nothing to look for: no variable that the configuration names has a value here"
+        return
+    found.notes.append(f"looked for the values of {', '.join(sorted(set(needles.values())))}")
     for path in sorted(p for p in run.path.rglob("*") if p.is_file() and not p.is_symlink()):
         found.checked += 1
         for variable in sorted(_held(path, needles)):

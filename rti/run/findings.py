@@ -24,7 +24,7 @@ class Findings:
     checked: int = 0
     breaches: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    skipped: bool = False
+    skipped: str = ""       # why nothing was looked at
 
     def breach(self, where: str, what: str) -> None:
         self.breaches.append(f"{where}: {what}")

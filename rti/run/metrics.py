@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Mapping, NamedTuple
 
 from rti.commands import guarded
+from rti.config.schema import Config
 from rti.trajectory import Ending
 
 REFUSALS = {
@@ -37,14 +38,27 @@ REFUSALS = {
 ROLES = ("validator", "corrector", "verifier")
 
 
+_ANY, _FROM_0, _UP_TO_1 = (-math.inf, math.inf), (0.0, math.inf), (0.0, 1.0)
+RANGES: dict[str, tuple[float, float]] = {
+    "step": (1, math.inf), "reward": _ANY, "loss": _ANY, "perplexity": (1, math.inf),
+    **dict.fromkeys(("share", "outcome", "probability", "0 or 1"), _UP_TO_1),
+}
+"""unit -> smallest and largest value, themselves allowed; from 0 on for all others. A row may narrow or widen its own, and
+`bounds` knows what depends on the configuration."""
+
+MAY_BE_NULL = frozenset({"reward", "loss", "norm", "nats", "ratio", "perplexity", "probability", "weight"})
+"""Units of what is computed from numbers that need not be finite. A count, a share or a time is never null."""
+
+
 class Metric(NamedTuple):
     key: str        # ends in "*" where the last part is free (a task class)
     unit: str
     text: str
+    range: tuple[float, float] | None = None    # where it is not that of the unit
 
 
-def _m(prefix: str, *rows: tuple[str, str, str]) -> list[Metric]:
-    return [Metric(prefix + key, unit, text) for key, unit, text in rows]
+def _m(prefix: str, *rows: tuple[Any, ...]) -> list[Metric]:
+    return [Metric(prefix + key, *rest) for key, *rest in rows]
 
 
 METRICS: tuple[Metric, ...] = (
@@ -53,7 +67,7 @@ METRICS: tuple[Metric, ...] = (
         ("mean", "reward", "mean over the members as consumed, rescues included"),
         ("before_mean", "outcome", "mean outcome of the plain rollouts, before any replacement"),
         ("class/*", "outcome", "the same for the tasks of one class"),
-        ("group_std", "reward", "mean over the groups of the rewards' population standard deviation")),
+        ("group_std", "reward", "mean over the groups of the rewards' population standard deviation", _FROM_0)),
     *_m("pass@G/",
         ("before", "share", "groups in which at least one plain rollout succeeded"),
         ("after", "share", "groups in which at least one member succeeded, rescues included")),
@@ -123,7 +137,7 @@ METRICS: tuple[Metric, ...] = (
         ("intervened_tokens", "tokens", "of these, written by the Corrector"),
         ("teacher_tokens", "tokens", "of these, written by the teacher; only with algo=luffy"),
         ("teacher_probability", "probability", "of the teacher's tokens under the current policy, mean"),
-        ("teacher_kl", "nats", "reverse KL of behaviour policy to teacher over the trained tokens; only with algo=opd"),
+        ("teacher_kl", "nats", "reverse KL of behaviour policy to teacher over the trained tokens; only with algo=opd", _ANY),
         ("ratio_mean", "ratio", "current over behaviour probability, mean over the trained tokens"),
         ("ratio_min", "ratio", "smallest"),
         ("ratio_max", "ratio", "largest"),
@@ -218,6 +232,24 @@ class UnknownMetric(KeyError):
 
 def is_known(key: str) -> bool:
     return key in KEYS or any(key.startswith(f) and len(key) > len(f) for f in _FAMILIES)
+
+
+def metric_of(key: str) -> Metric | None:
+    """The row of a key, that of its family where its last part is free; None where the table has none."""
+    return KEYS.get(key) or next((m for m in METRICS if m.key.endswith("*") and is_known(key)
+                                  and key.startswith(m.key[:-1])), None)
+
+
+def bounds(metric: Metric, config: Config) -> tuple[float, float]:
+    """Smallest and largest value that a run of this configuration can have logged."""
+    intervention = config.intervention
+    if metric.unit == "weight" and metric.key not in ("weight/std", "policy/importance_mean"):
+        return max(0.0, 1 - intervention.weight_eps), 1 + intervention.weight_eps
+    if metric.key.startswith("ppl/accepted"):
+        return 1, intervention.delta
+    if metric.key.startswith("staleness/"):
+        return 0, config.async_.max_staleness
+    return metric.range or RANGES.get(metric.unit, _FROM_0)
 
 
 def check(values: Mapping[str, Any]) -> None:

@@ -153,8 +153,27 @@ def stored_group(run: Records, group: Group, entry: LedgerEntry | None, where: s
     for i, member in enumerate(group.members):
         if member.intervened != (i == group.replaced):
             found.breach(where, f"member {i} is {'' if member.intervened else 'not '}an intervened rollout")
-    if group.replaced is not None and not group.members[group.replaced].success:
+    for what in _strangers(group):
+        found.breach(where, what)
+    if group.replaced is not None and not 0 <= group.replaced < len(group.members):
+        found.breach(where, f"member {group.replaced} was replaced, and there are {len(group.members)}")
+    elif group.replaced is not None and not group.members[group.replaced].success:
         found.breach(where, f"member {group.replaced} took a place in the group, and did not succeed")
+
+
+def _strangers(group: Group) -> Iterator[str]:
+    """Rollouts that are not of the group or of its task, stand in it twice, or have tokens of turns that they did not take."""
+    ids = [t.id for t in _rollouts(group)]
+    if len(set(ids)) != len(ids):
+        yield f"rollout {next(i for i in ids if ids.count(i) > 1)} stands in it twice"
+    for t in _rollouts(group):
+        if (t.group_id, t.task_id) != (group.id, group.task_id) or not t.id.startswith(f"{group.id}/"):
+            yield f"rollout {t.id} is of group {t.group_id} and task {t.task_id}, the group is of task {group.task_id}"
+        if any(len(s.turns) and int(s.turns.max()) >= len(t.steps) for s in t.samples):
+            yield f"rollout {t.id} has tokens of a turn beyond its {len(t.steps)}"
+    for t in group.attempts:
+        if not t.intervened:
+            yield f"attempt {t.id} is not an intervened rollout"
 
 
 def evidence(run: Records, group: Group, entry: LedgerEntry | None, where: str, found: Findings) -> None:

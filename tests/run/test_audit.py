@@ -20,7 +20,9 @@ from tests.run.breaking import edit_lines, expect
 from tests.run.made_run import make_config, make_run
 
 
-def test_a_whole_run_passes_and_each_check_looked_at_something(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_whole_run_passes_and_each_check_looked_at_something(
+        whole: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMAP_API_KEY", "not-in-any-file")
     assert main([str(whole)]) == 0
     results = audit(whole)
     assert [r.check for r in results] == [*RUN_CHECKS, *GROUP_CHECKS]
@@ -287,7 +289,7 @@ def test_grpo_with_intervened_rollouts(tmp_path: Path) -> None:
                                  "groups/rescued", "reward/mean", "staleness/max", "policy/trained_tokens"])
 def test_a_metric_that_the_ledger_contradicts(run: Path, key: str) -> None:
     edit_lines(run / "metrics.jsonl", lambda lines: lines[1].update({key: lines[1][key] + 1}))
-    expect(run, "metrics-agree", "metrics.jsonl:2", key)
+    expect(run, "metrics-agree", "metrics.jsonl:2", key, only=key != "staleness/max")     # that is out of its range, too
 
 
 def test_tokens_that_the_learner_says_it_left_out_are_no_breach(run: Path) -> None:
@@ -374,6 +376,20 @@ def test_a_key_named_by_a_role_or_an_own_environment(tmp_path: Path, monkeypatch
     (run / "evaluations/a.txt").write_text("role-secret-1")
     (run / "evaluations/b.txt").write_text("own-secret-2")
     expect(run, "no-secrets", "a.txt: holds the value of ROLE_KEY", "b.txt: holds the value of OWN_TOKEN")
+
+
+def test_no_secrets_says_what_it_looked_for(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                            capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("AMAP_API_KEY", raising=False)
+    assert main([str(run)]) == 0
+    assert "no variable that the configuration names has a value here" in capsys.readouterr().out
+    monkeypatch.setenv("AMAP_API_KEY", "not-in-any-file")
+    assert main([str(run)]) == 0
+    assert "looked for the values of AMAP_API_KEY" in capsys.readouterr().out
+    config = make_config()
+    config.env.navigation.key_env = ""
+    assert main([str(make_run(tmp_path / "nameless", 1, config))]) == 0
+    assert "no *_env key of the configuration names a variable" in capsys.readouterr().out
 
 
 def test_many_breaches_are_counted_not_listed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -143,6 +143,19 @@ def test_a_rescue_that_did_not_succeed(run: Path) -> None:
     expect(run, "stored-groups", "member 2 took a place", "did not succeed")
 
 
+@pytest.mark.parametrize(("change", "word"), [
+    (lambda g: setattr(g.members[2], "group_id", "0-7"), "rollout 0-1/i1 is of group 0-7"),
+    (lambda g: setattr(g.members[0], "task_id", "t9"), "and task t9, the group is of task t1"),
+    (lambda g: setattr(g.attempts[0], "id", "0-1/0"), "rollout 0-1/0 stands in it twice"),
+    (lambda g: setattr(g.attempts[0], "intervened", False), "is not an intervened rollout"),
+    (lambda g: g.members[0].steps.pop(), "has tokens of a turn beyond its 1"),
+    (lambda g: setattr(g, "replaced", 7), "member 7 was replaced, and there are 4"),
+])
+def test_a_rollout_that_does_not_belong_to_its_group(run: Path, change: Callable[[Group], Any], word: str) -> None:
+    edit_groups(run, lambda groups: change(groups[1]))
+    expect(run, "stored-groups", "record 2", word, only=False)
+
+
 # --- evidence --------------------------------------------------------------------------------------------------------
 def _correct_with(text: str = "", **arguments: str) -> Callable[[list[Group]], None]:
     def change(groups: list[Group]) -> None:
@@ -247,7 +260,7 @@ def test_the_prompt_of_a_role_in_the_place_of_a_rollouts(run: Path) -> None:
         rescue.prompt = [rescue.prompt[0], Message(role="user", content="From A to B.\n\nRequired actions: Qingshan, Hubei")]
 
     edit_groups(run, change)
-    expect(run, "evidence-hidden", "rollout 0-1/i1", "holds a text of 5 characters of the evidence beside what the group's other")
+    expect(run, "evidence-hidden", "rollout 0-1/i1", "a text of 5 characters", "beside what the group's other rollouts read")
 
 
 def test_a_simulated_user_that_says_more_to_one_rollout_is_no_leak(run: Path) -> None:
