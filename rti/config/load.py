@@ -15,7 +15,7 @@ from typing import Any, Iterator, Mapping, Sequence
 
 import yaml
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
 from rti.commands import guarded
 from rti.config.keys import ConfigError, Key, is_changeable, keys, leaves, nearest
@@ -365,7 +365,10 @@ def _build(settings: list[Setting]) -> tuple[Config, dict[str, str]]:
         try:
             OmegaConf.update(tree, path, s.value, merge=True, force_add=key.kind is dict)
         except (OmegaConfBaseException, ValueError, TypeError) as e:
-            raise ConfigError(f"{s.origin}: {s.name}: {str(e).splitlines()[0]}") from e
+            why = str(e).splitlines()[0]
+            if isinstance(e, GrammarParseError):
+                why = f"{s.value!r} is no whole interpolation: write ${{key}} with both braces, or \\${{ for the letters alone"
+            raise ConfigError(f"{s.origin}: {s.name}: {why}") from e
         origins[s.name] = s.origin
     try:
         config = OmegaConf.to_object(tree)

@@ -90,6 +90,9 @@ BELOW_ONE = frozenset({*(f"{engines}.gpu_share" for engines in ENGINES), "algo.c
                        "learner.beta1", "learner.beta2", "env.claw_eval.fault_rate"})
 MAY_BE_INFINITE = frozenset({"intervention.delta", "algo.clip_high", "algo.importance_cap", "learner.max_grad_norm"})
 
+LARGEST, LARGEST_SEED = 10**12, 2**63 - 1
+"""No count, size, time or rate of a run is larger. What lies beyond is a slip, and would overflow somewhere later."""
+
 Fault = tuple[str, str, str]   # key, why, the mend
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -127,14 +130,28 @@ def _bounds(config: Config) -> Iterator[Fault]:
     for name, value in leaves(config).items():
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             continue
-        if not math.isfinite(value) and name not in MAY_BE_INFINITE:
-            yield name, "it must be finite", "Give a number"
+        if not math.isfinite(value):
+            if name not in MAY_BE_INFINITE:
+                yield name, "it must be finite", f"Give a number {_allowed(name)}"
+        elif abs(value) > _largest(name):
+            yield name, "it is too large", f"Give a number {_allowed(name)}"
+        if value == 0 and math.copysign(1, value) < 0 and name not in ABOVE_ZERO:
+            yield name, "it is a negative zero", f"Give a number {_allowed(name)}, without a sign where it is 0"
         if name in AT_LEAST and not value >= AT_LEAST[name]:
             yield name, _why_at_least(name), f"Give {AT_LEAST[name]} or more"
         if name in ABOVE_ZERO and not value > 0:
             yield name, "it must be above 0", "Give a positive number"
         if name in BELOW_ONE and not value < 1:
             yield name, "it must stay below 1", "Give a number in [0, 1)"
+
+
+def _largest(name: str) -> int:
+    return LARGEST_SEED if name == "seed" else LARGEST
+
+
+def _allowed(name: str) -> str:
+    least = "above 0" if name in ABOVE_ZERO else f"from {AT_LEAST[name]:g}" if name in AT_LEAST else f"from -{_largest(name):g}"
+    return f"{least}, below 1" if name in BELOW_ONE else f"{least}, up to {_largest(name):g}"
 
 
 def _why_at_least(name: str) -> str:

@@ -95,3 +95,20 @@ def test_every_number_has_a_bound_and_every_rule_a_key():
     numbers = {k.name for k in keys().values() if k.kind in (int, float)} - {"rollout.top_p"}
     assert numbers <= ruled
     assert ruled | BELOW_ONE | MAY_BE_INFINITE | set(CHOICES) <= keys().keys()
+
+
+@pytest.mark.parametrize("word, why", [
+    ("learner.lr=1e300", "it is too large. Give a number from 0, up to 1e+12"),
+    ("rollout.timeout_s=1e300", "it is too large. Give a number above 0, up to 1e+12"),
+    ("steps=99999999999999999999999", "it is too large. Give a number from 0, up to 1e+12"),
+    ("seed=9223372036854775808", "it is too large. Give a number from 0, up to 9.22337e+18"),
+    ("learner.lr=-0.0", "it is a negative zero. Give a number from 0, up to 1e+12"),
+    ("rollout.temperature=-0.0", "it must be above 0"),
+    ("learner.lr=1e999", "it must be finite. Give a number from 0, up to 1e+12"),
+    ("learner.beta1=inf", "it must be finite. Give a number from 0, below 1"),
+    ("name=${steps", "'${steps' is no whole interpolation: write ${key} with both braces"),
+    ("learner.lr=${", "'${' is no whole interpolation"),
+])
+def test_a_value_that_no_machine_can_hold_or_no_reader_can_take_names_the_range(word, why):
+    said = refusal(word)
+    assert word.partition("=")[0] in said and f"command-line word '{word}'" in said and why in said
