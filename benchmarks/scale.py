@@ -1,4 +1,4 @@
-"""How many env workers one controller can serve: `python benchmarks/scale.py [--workers 250 500 1000 2000] [--ray]`
+"""How many env workers one controller can serve: `python benchmarks/scale.py [--workers 250 500 1000 2000]`
 
 Prints one JSON object. The controller of production (plan, admission, pools, fleet, keepers, retries, records) and the replay
 buffer's store run under the simulation's clock against clients that take realistic times; what these compute is left out of
@@ -6,8 +6,8 @@ the account, and everything else is CPU time measured while it runs. For 1,000 e
 interveners, for other numbers in proportion. Times are CPU seconds; a share is of one core, in seconds a simulated second.
 
 `operations` is CPU milliseconds a consumed group in the controller, by operation, and the groups a second at which that one
-alone would fill a core. With --ray the cost of a Ray call in the driver is measured on an actor of this machine and charged to
-each message. `saturates_at_workers` is where the line through the two largest numbers of workers reaches one core.
+alone would fill a core. What Ray itself takes for a call is not in it. `saturates_at_workers` is where the line through the two
+largest numbers of workers reaches one core.
 """
 
 from __future__ import annotations
@@ -304,53 +304,10 @@ async def _life(workers: int, path: Path, account: Account) -> dict[str, Any]:
             "spent": dict(spent), "messages": dict(account.messages), "bytes": dict(account.sizes), "pause_s": account.longest}
 
 
-# --- Ray -----------------------------------------------------------------------------------------------------------------
-class Echo:
-    async def small(self, order: Any) -> int:
-        return 0
-
-    async def large(self, size: int) -> bytes:
-        return bytes(size)
-
-
-def ray_costs(calls: int = 400, size: int = 1 << 20) -> tuple[float, float]:
-    """CPU seconds of the driver, all its threads, a call, and a further byte that it takes in."""
-    from rti.actors.launching import prepare
-    from rti.config.schema import RayConfig
-
-    config = RayConfig()
-    prepare(config)
-    from rti.actors.cluster import ActorClient, Need
-    from rti.actors.cluster import Cluster as Rays
-
-    cluster = Rays.connect(config, 1)
-
-    async def cpu(client: ActorClient, method: str, argument: Any, count: int) -> float:
-        await client.call(method, argument)
-        began = time.process_time()
-        for _ in range(count // 8):
-            await asyncio.gather(*(client.call(method, argument) for _ in range(8)))
-        return (time.process_time() - began) / count
-
-    async def both() -> tuple[float, float]:
-        client = ActorClient("echo", cluster.actor(Echo, "echo", Need(0)), config)
-        order = Order(group_id="0-0", split="train", task=0, task_id="task", members=tuple(range(SIZE)),
-                      seeds=tuple(range(SIZE)), temperature=0.8)
-        call = await cpu(client, "small", order, calls)
-        return call, max(0.0, await cpu(client, "large", size, calls // 4) - call) / size
-
-    try:
-        return asyncio.run(both())
-    finally:
-        cluster.close()
-
-
 # --- figures -------------------------------------------------------------------------------------------------------------
-def charge(result: dict[str, Any], ray: tuple[float, float] | None) -> dict[str, Any]:
-    """With the calls of Ray, where they were measured: figures a group and a second."""
-    spent, groups, seconds = dict(result["spent"]), result["groups"], result["simulated_s"]
-    if ray is not None:
-        spent["Ray calls"] = ray[0] * sum(result["messages"].values()) + ray[1] * sum(result["bytes"].values())
+def figures(result: dict[str, Any]) -> dict[str, Any]:
+    """A group and a second."""
+    spent, groups, seconds = result["spent"], result["groups"], result["simulated_s"]
     per_group = {name: s / groups for name, s in sorted(spent.items(), key=lambda item: -item[1])}
     total = sum(per_group.values())
     return {
@@ -375,14 +332,11 @@ def saturation(rows: list[dict[str, Any]]) -> int | None:
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, nargs="+", default=[250, 500, 1000, 2000])
-    parser.add_argument("--ray", action="store_true", help="measure what a call costs the driver, and charge it")
     args = parser.parse_args(words)
-    ray = ray_costs() if args.ray else None
-    rows = [charge(run(n), ray) for n in sorted(args.workers)]
+    rows = [figures(run(n)) for n in sorted(args.workers)]
     first = next(iter(rows[-1]["operations"]))
     print(json.dumps({
-        "rows": rows, "saturates_first": first, "saturates_at_workers": saturation(rows), "cores": os.cpu_count(),
-        "ray_call_us": round(1e6 * ray[0], 1) if ray else None, "ray_us_per_mb": round(1e12 * ray[1], 1) if ray else None}))
+        "rows": rows, "saturates_first": first, "saturates_at_workers": saturation(rows), "cores": os.cpu_count()}))
 
 
 if __name__ == "__main__":
