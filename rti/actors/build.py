@@ -70,10 +70,12 @@ async def build(cluster: Cluster, config: Config, run_dir: Path | None) -> Parts
     clients: dict[str, ActorClient] = {c.name: c for c in (*generators, *teachers, *parts.workers.members)}
     if training:
         parts.interveners = Pool([makers.intervener(i) for i in range(config.interveners.min)])
-        journal = cluster.actor(ReplayBuffer, "replay-buffer", Need(0), str(run_dir / JOURNAL), config.buffer.memory_mb)
+        stable = config.ray.stable_resource
+        journal = cluster.actor(ReplayBuffer, "replay-buffer", Need(0, stable=stable), str(run_dir / JOURNAL),
+                                config.buffer.memory_mb)
         parts.buffer = BufferActor("replay-buffer", journal, config.ray)
         way = choose(config, placed, _known_shape(config))
-        parts.learner = LearnerGroup(cluster, frozen, Need(config.learner.cpus, placed.learner), run_dir, way.kind)
+        parts.learner = LearnerGroup(cluster, frozen, Need(config.learner.cpus, placed.learner, stable), run_dir, way.kind)
         clients |= {c.name: c for c in (*parts.interveners.members, parts.buffer)} | parts.learner.place()
         parts.keepers = keepers_of(config, parts.workers, parts.interveners, fleet, makers)
     answers = await cluster.wait(clients)

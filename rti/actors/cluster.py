@@ -155,11 +155,20 @@ def named_actor(full_name: str, config: RayConfig) -> ActorClient:
 
 
 # --- the cluster -------------------------------------------------------------------------------------------------
+STABLE_SHARE = 0.001
+"""Of ray.stable_resource, for each actor that asks for it: a node with one of it takes a thousand of them."""
+
+
 class Need(NamedTuple):
-    """What one actor asks Ray for."""
+    """What one actor asks Ray for. `stable`: a custom resource that its node must have; empty: none."""
 
     cpus: float
     gpus: float = 0.0
+    stable: str = ""
+
+    @property
+    def resources(self) -> dict[str, float]:
+        return {self.stable: STABLE_SHARE} if self.stable else {}
 
 
 class Cluster:
@@ -191,7 +200,7 @@ class Cluster:
         beside the actor's own, and how many of each."""
         self._needs[name] = need
         remote = (ray.remote(concurrency_groups=dict(groups))(cls) if groups else ray.remote(cls)).options(
-            name=self.full_name(name), num_cpus=need.cpus, num_gpus=need.gpus,
+            name=self.full_name(name), num_cpus=need.cpus, num_gpus=need.gpus, resources=need.resources,
             max_restarts=self.config.restarts if restart else 0, max_task_retries=0, **options)
         return remote.remote(*args)
 
@@ -248,7 +257,8 @@ def log_directory() -> str:
 
 
 def _words(need: Need) -> str:
-    return f"{need.cpus:g} CPUs" + (f" and {need.gpus:g} GPUs" if need.gpus else "")
+    words = f"{need.cpus:g} CPUs" + (f" and {need.gpus:g} GPUs" if need.gpus else "")
+    return words + (f" on a node with {need.stable} (ray.stable_resource)" if need.stable else "")
 
 
 def _not_connected(address: str, error: Exception) -> str:

@@ -23,7 +23,7 @@ from rti.actors.messages import StepReport, TaskIndex
 from rti.actors.pool import Pool
 from rti.config.schema import Config
 from rti.config.teacher import judges
-from rti.control.faults import ActorGone, LearnerLost
+from rti.control.faults import ActorGone, LearnerLost, StepInterrupted
 from rti.control.order import TaskOrder, Ticket
 from rti.control.plan import Entry, Phase, Plan, Voided
 from rti.control.retry import idle
@@ -64,6 +64,10 @@ class LearnerClient(Protocol):
         ...
 
     async def step(self, groups: list[bytes], step: int) -> StepReport: ...
+
+    async def interrupt(self, step: int) -> None:
+        """Have the `step` under way end soon: it raises StepInterrupted and has changed nothing, unless it ends before."""
+        ...
 
     async def weights(self) -> Any:
         """A handle to the weights for the engines."""
@@ -123,14 +127,16 @@ class Controller:
 
     # --- the run -------------------------------------------------------------------------------------------------
     def stop(self) -> None:
-        """Stop at the next point where nothing is lost; `run` then saves and returns False."""
+        """Stop at the next point where nothing is lost; `run` then saves and returns False. A learner step under way has half
+        of checkpoint.grace_s to end, and is then interrupted."""
         self._stop.set()
 
     async def run(self, checkpoint: Path | None) -> bool:
         """Train to the last step, from a checkpoint or from the start. False where it was stopped before."""
         self._failure = asyncio.get_running_loop().create_future()
         watching = [self._background(work) for work in (
-            self._actors.generators.tend(), self._meter.watch(), self._obey(), *(k.tend() for k in self._actors.keepers),
+            self._actors.generators.tend(), self._meter.watch(), self._obey(), self._watch_grace(),
+            *(k.tend() for k in self._actors.keepers),
             *([self._actors.teachers.tend()] if self._actors.teachers else []))]
         try:
             return await self._run_to_the_end(checkpoint)
@@ -220,6 +226,18 @@ class Controller:
             raise ActorGone(f"stopped, but the last steps could not be saved: {loss}. A resume goes on from the newest whole "
                             f"checkpoint in {self._run.checkpoints}") from loss
 
+    async def _watch_grace(self) -> None:
+        """Where a stop takes longer than its grace, say what is lost if the process is now killed; the saving goes on."""
+        await self._stop.wait()
+        if not self._config.checkpoint.grace_s:
+            return
+        await asyncio.sleep(self._config.checkpoint.grace_s)
+        whole = await asyncio.to_thread(newest_whole, self._run.checkpoints)
+        start = whole.name if whole else "the start"
+        self._progress.note(f"no checkpoint within {self._config.checkpoint.grace_s:g} s (checkpoint.grace_s); still at it. If "
+                            f"the process is killed now, the same command goes on from {start}: the steps since (at most "
+                            "checkpoint.every) are run again")
+
     # --- groups --------------------------------------------------------------------------------------------------
     def _admit(self) -> None:
         for entry in self.plan.admit():
@@ -299,7 +317,7 @@ class Controller:
         if taught:
             self._progress.stage("learning")
             with self._meter.time("learner_s"):
-                report = await self._guarded(self._actors.learner.step(data, step))
+                report = await self._guarded(self._learn(data, step))
             version, metrics = report.version, report.metrics
         await self._guarded(self._actors.buffer.commit(step, ids))
         self.plan.commit(version)
@@ -321,6 +339,27 @@ class Controller:
                                 reused=reused)
         metrics = {"learner/version": version, **metrics, **counted, **ledger_metrics(entries)}
         await self._close_step(step, metrics, groups)
+
+    async def _learn(self, data: list[bytes], step: int) -> StepReport:
+        """The learner's step. After a stop it has half of the grace to end; then it is interrupted, and this raises Stopped."""
+        learning = asyncio.ensure_future(self._actors.learner.step(data, step))
+        asked = asyncio.ensure_future(self._stop.wait())
+        grace_s = self._config.checkpoint.grace_s
+        try:
+            await asyncio.wait({learning, asked}, return_when=asyncio.FIRST_COMPLETED)
+            if grace_s and not learning.done():
+                await asyncio.wait({learning}, timeout=grace_s / 2)
+                if not learning.done():
+                    await self._actors.learner.interrupt(step)
+            return await learning
+        except StepInterrupted:
+            self.plan.release()
+            self._progress.note(f"step {step} was interrupted; the resume runs it again")
+            raise Stopped from None
+        finally:
+            for left in (learning, asked):
+                left.cancel()
+            await asyncio.gather(learning, asked, return_exceptions=True)
 
     async def _publish(self) -> None:
         await self._actors.generators.publish(await self._actors.learner.weights(), self.plan.version)

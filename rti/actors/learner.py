@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 SENDING = {"sending": 8, "giving_up": 1}
 """Threads of a rank beside its own, where weights are broadcast: generators that are sent to at once, others wait."""
+CONTROL = {"control": 1}
+"""The thread of a rank that hears an interrupt while its step runs."""
 
 
 class LearnerInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +43,8 @@ class LearnerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LearnerRank:
-    """The actor: rti.learner.learner.Learner behind calls that Ray can carry. Not async: one call at a time."""
+    """The actor: rti.learner.learner.Learner behind calls that Ray can carry. Not async: one call at a time, beside which the
+    threads of its concurrency groups run."""
 
     def __init__(self, config: Config, rank: int, world_size: int, init_method: str | None):
         self._config, self._rank, self._world_size, self._init_method = config, rank, world_size, init_method
@@ -71,6 +74,9 @@ class LearnerRank:
     def step(self, groups: list[bytes], step: int) -> StepReport:
         metrics = self._learner.step([decode(data, Group) for data in groups], step)
         return StepReport(version=self._learner.version, metrics=metrics)
+
+    def interrupt(self, step: int) -> None:
+        self._learner.interrupt(step)
 
     def weights(self) -> tuple[int, dict[str, Any]]:
         """The version, and the weights as arrays (empty on other ranks than 0). Two return values of the call."""
@@ -129,9 +135,10 @@ class LearnerGroup:
         self._meeting_file = self._meeting_place / f".ranks-{secrets.token_hex(8)}" if n > 1 else None
         init_method = f"file://{self._meeting_file}" if self._meeting_file else None
         names = [f"learner-{rank}" + (f"-{self._starts}" if self._starts > 1 else "") for rank in range(n)]
+        groups = CONTROL | (SENDING if self._courier else {})
         self._ranks = [
             ActorClient(name, self._cluster.actor(LearnerRank, name, self._need, self._config, rank, n, init_method,
-                                                  restart=False, groups=SENDING if self._courier else None), self._config.ray)
+                                                  restart=False, groups=groups), self._config.ray)
             for rank, name in enumerate(names)]
         return {client.name: client for client in self._ranks}
 
@@ -149,6 +156,12 @@ class LearnerGroup:
     async def step(self, groups: list[bytes], step: int) -> StepReport:
         shared = ray.put(groups) if len(self._ranks) > 1 else groups       # once for all ranks
         return (await self._all("step", shared, step))[0]
+
+    async def interrupt(self, step: int) -> None:
+        """End the step that is under way; rank 0 tells the others. Its call raises StepInterrupted, unless it had ended."""
+        for rank in self._ranks[:1]:
+            heard = rank.handle.interrupt.options(concurrency_group="control").remote(step)
+            await self._guard(rank.wait_for(heard, "interrupt"))
 
     def keep_to_object_store(self) -> None:
         """Before the first weights: it turns out that they cannot be broadcast."""

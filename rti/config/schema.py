@@ -357,6 +357,9 @@ class CheckpointConfig:
     """Steps between checkpoints; 0: only at the end."""
     keep: int = 2
     """Newest checkpoints kept; the best by evaluation is kept as well."""
+    grace_s: float = 25.0
+    """How long a stop (SIGTERM, Ctrl-C) may take: a learner step under way has half of it to end, then it is interrupted and
+    run again by the resume, and the last whole step is saved. 0: no limit, the step always ends first."""
 
 
 @dataclass
@@ -396,6 +399,9 @@ class RayConfig:
     restarts: int = 10
     """Restarts of one actor before it is given up and another is asked for in its place; the run stops where so many are given
     up one after the other without anything done."""
+    stable_resource: str = ""
+    """A Ray custom resource that only nodes have which are not taken away: the learner and the buffer go there alone; empty:
+    anywhere."""
     idle_s: float = 60.0
     """For how long fewer actors of a pool must have been enough before one leaves (never below its least number)."""
     call_timeout_s: float = 1800.0

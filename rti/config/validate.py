@@ -70,7 +70,7 @@ AT_LEAST: dict[str, float] = {
     "learner.world_size": 1, "learner.lr": 0, "learner.warmup_steps": 0, "learner.beta1": 0, "learner.beta2": 0,
     "learner.weight_decay": 0, "learner.pack_tokens": 1, "learner.threads": 0, "learner.max_skipped": 1,
     "async.max_staleness": 0, "buffer.memory_mb": 0, "buffer.reuse": 1,
-    "checkpoint.every": 0, "checkpoint.keep": 1,
+    "checkpoint.every": 0, "checkpoint.keep": 1, "checkpoint.grace_s": 0,
     "evaluation.every": 0, "evaluation.samples": 1, "evaluation.tasks": 0, "evaluation.temperature": 0,
     "records.trajectories": -1, "ray.num_cpus": 0, "ray.restarts": 0,
     **{f"{section}.cpus": 0 for section in (*ENGINES, "env_workers", "interveners", "learner")},

@@ -29,3 +29,7 @@ class ActorFailed(RuntimeError):
 
 class LearnerLost(RuntimeError):
     """A rank of the learner died. The whole group of ranks restarts from the newest checkpoint, and the plan with it."""
+
+
+class StepInterrupted(RuntimeError):
+    """A stop did not wait for the learner's step: nothing of it was done, on any rank, and it can be run again."""

@@ -266,6 +266,11 @@ class Plan:
             entry.phase = Phase.LEASED
         return sorted(entry.ticket for entry in chosen)
 
+    def release(self) -> None:
+        """The step under way is not taken: what it leased is ready again."""
+        for entry in self.entries(Phase.LEASED):
+            entry.phase = Phase.READY
+
     def commit(self, version: int) -> None:
         """The step consumed what it leased; the learner is at `version` now (the same where nothing taught)."""
         leased = self.entries(Phase.LEASED)

@@ -7,7 +7,8 @@
 
 Keeps invariants 7, 8 and 9 as far as they are the learner's: the same groups in the same order give the same bits, a step
 that teaches nothing changes nothing and leaves the version alone, and the loss and gradient depend neither on the
-micro-batches nor on the number of ranks, since every denominator is that of the whole step.
+micro-batches nor on the number of ranks, since every denominator is that of the whole step. A step that is interrupted ends
+between two micro-batches, at the same one on all ranks, and leaves everything as it was.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from transformers import PreTrainedModel
 from rti.algos import load_algorithm
 from rti.algos.base import Metrics, TokenBatch, finish
 from rti.config.schema import Config
+from rti.control.faults import StepInterrupted
 from rti.learner import checkpoint, sharding
 from rti.learner.batch import StepBatch, prepare
 from rti.learner.checkpoint import CheckpointError
@@ -67,6 +69,7 @@ class Learner:
         self._created_group = False
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._saving: Future | None = None
+        self._unwanted: int | None = None       # the step that is to be interrupted
 
     # --- life ----------------------------------------------------------------------------------------------------
     def setup(self) -> None:
@@ -74,6 +77,7 @@ class Learner:
         torch.set_num_threads(self.config.learner.threads or len(os.sched_getaffinity(0)))
         self._created_group = sharding.join_group(self.rank, self.world_size, self.device, self._init_method)
         self._save_group = dist.new_group(backend="gloo", timeout=sharding.TIMEOUT)     # once: saves overlap with training
+        self._control_group = dist.new_group(backend="gloo", timeout=sharding.TIMEOUT)  # interrupts, beside saves and NCCL
         self._mesh = sharding.make_mesh(self.device, self.world_size)
         self.policy = self._load_policy()
         self._reference = self._load_policy().requires_grad_(False) if self.algorithm.kl_coef > 0 else None
@@ -102,7 +106,8 @@ class Learner:
         """One update from exactly these groups; the metrics of the whole step, equal on all ranks.
 
         A step whose groups teach nothing makes no update; one with a non-finite gradient is skipped, and after
-        learner.max_skipped of these in a row LearnerDiverged is raised with the batch saved.
+        learner.max_skipped of these in a row LearnerDiverged is raised with the batch saved. Raises StepInterrupted on all
+        ranks where `interrupt` came before its last micro-batch: the state is then what it was before.
         """
         began = time.perf_counter()
         batch = prepare(groups, self.algorithm)
@@ -112,12 +117,32 @@ class Learner:
             "learner/nonfinite_tokens": float(batch.nonfinite_tokens), "learner/updated": 0.0, "learner/skipped": 0.0,
         }
         if batch.samples:
-            metrics |= self._accumulate(batch)
+            metrics |= self._interruptible(batch, step)
             metrics |= self._update(groups, step)
             seconds = time.perf_counter() - began
             metrics |= {"perf/learner_step_s": seconds, "perf/learner_tokens_per_s": metrics["learner/tokens"] / seconds}
         return metrics | {"learner/version": float(self.version), "learner/skipped_total": float(self.skipped),
                           "perf/learner_peak_gb": _peak_gb(self.device)}
+
+    def interrupt(self, step: int) -> None:
+        """End `step`, which is under way or about to begin, before its next micro-batch. To be called from another thread, and
+        on one rank only: it tells the others. Nothing happens where the step has ended."""
+        self._unwanted = step
+
+    def _interruptible(self, batch: StepBatch, step: int) -> dict[str, float]:
+        """The whole step's loss and gradient; or StepInterrupted and no trace of it."""
+        before = random_state(self.device)
+        try:
+            return self._accumulate(batch, step)
+        except StepInterrupted:
+            self._unwanted = None
+            self._optimiser.zero_grad()
+            set_random_state(before, self.device)
+            raise
+
+    def _heed_interrupt(self, step: int) -> None:
+        if sharding.any_rank(self._unwanted == step, self._control_group):
+            raise StepInterrupted(f"step {step} was interrupted; nothing of it was done")
 
     def gradient(self, groups: Sequence[Group]) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
         """Metrics and full gradient (Hugging Face names) of the step's loss, without an update: for checks and diagnosis."""
@@ -126,8 +151,8 @@ class Learner:
         self._optimiser.zero_grad()
         return metrics, gradient
 
-    def _accumulate(self, batch: StepBatch) -> dict[str, float]:
-        """Loss and gradient of the whole step, micro-batch by micro-batch."""
+    def _accumulate(self, batch: StepBatch, step: int | None = None) -> dict[str, float]:
+        """Loss and gradient of the whole step, micro-batch by micro-batch. `step`: the one that may be interrupted."""
         self._check_vocabulary(batch)
         self._optimiser.zero_grad()     # of a step that an exception cut short
         lengths = [len(s.inputs) for s in batch.samples]
@@ -136,6 +161,8 @@ class Learner:
         packed = plan(lengths, self.config.learner.pack_tokens, self.world_size)
         measured, padding = Metrics(), 0
         for indices in packed[self.rank]:
+            if step is not None:
+                self._heed_interrupt(step)
             row = collate([batch.samples[i] for i in indices])
             inputs, tokens = self._to_device(row)
             logps, entropy = self.policy(*inputs)

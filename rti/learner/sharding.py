@@ -82,6 +82,14 @@ def reduce(vector: torch.Tensor, how: str) -> torch.Tensor:
     return vector
 
 
+def any_rank(mine: bool, group: dist.ProcessGroup) -> bool:
+    """Whether it holds on at least one rank (a collective over a group of CPUs)."""
+    flag = torch.tensor([int(mine)], dtype=torch.int32)
+    if dist.get_world_size() > 1:
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=group)
+    return bool(flag.item())
+
+
 def agree(what: str, fact: bytes, device: torch.device) -> None:
     """Raise on every rank where the ranks do not hold the same fact: an error now instead of a hang later."""
     crc = zlib.crc32(fact)

@@ -19,7 +19,7 @@ from rti.actors.generator import GeneratorActor, GeneratorInfo, RemoteEngine
 from rti.actors.messages import Order, Roster, StepReport
 from rti.actors.replay_buffer import BufferActor
 from rti.control.concurrency import all_of
-from rti.control.faults import LearnerLost
+from rti.control.faults import LearnerLost, StepInterrupted
 from rti.engines.base import EngineError, Generation, SamplingParams
 from rti.engines.usage import Usage
 from rti.learner import checkpoint as checkpoints
@@ -157,6 +157,7 @@ class Learner:
         self._rng, self._limit_s = rng, call_timeout_s
         self.version, self.past = 0, [1]        # version -> print of the weights
         self.starts, self.hung = 0, False
+        self._interrupted = asyncio.Event()
         self._dead: asyncio.Future[None] | None = None
         self._saving: asyncio.Task[None] | None = None
 
@@ -172,7 +173,10 @@ class Learner:
         return self.version, checkpoints.read_record(checkpoint / "extra.msgpack")
 
     async def step(self, groups: list[bytes], step: int) -> StepReport:
+        self._interrupted.clear()
         await self._work(1.0)
+        if self._interrupted.is_set():
+            raise StepInterrupted(f"step {step}")
         records = [decode(g, Group) for g in groups]
         for group in records:
             for member in group.members:
@@ -182,6 +186,9 @@ class Learner:
         content = [(m.id, m.seed, m.reward, [s.token_ids.tolist() for s in m.samples]) for g in records for m in g.members]
         self.past.append(_hash(self.past[-1], content) >> 1)
         return StepReport(version=self.version, metrics={"learner/updated": 1.0, "policy/loss": self.past[-1] / 2**31})
+
+    async def interrupt(self, step: int) -> None:
+        self._interrupted.set()
 
     def _check(self, group: Group, sample: Sample) -> None:
         for mark, version in zip(sample.token_ids[1:].tolist(), sample.versions[1:].tolist()):

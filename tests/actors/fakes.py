@@ -19,7 +19,7 @@ from rti.actors.fleet import Fleet, GeneratorStatus
 from rti.actors.messages import Order, StepReport, TaskIndex, TaskName
 from rti.actors.pool import Pool
 from rti.config.schema import Config
-from rti.control.faults import ActorGone, ActorLost, LearnerLost
+from rti.control.faults import ActorGone, ActorLost, LearnerLost, StepInterrupted
 from rti.control.store import GroupStore
 from rti.engines.usage import Usage, UsageBook
 from rti.learner import checkpoint as checkpoints
@@ -165,6 +165,7 @@ class FakeLearner:
         self.starts = 0
         self.steps: list[list[str]] = []
         self.on_step: Callable[[int], Any] = lambda step: None
+        self.interrupts = asyncio.Event()
 
     async def start(self, checkpoint: Path | None) -> tuple[int, dict[str, Any] | None]:
         self.starts += 1
@@ -180,7 +181,13 @@ class FakeLearner:
     async def step(self, groups: list[bytes], step: int) -> StepReport:
         asked = self.on_step(step)
         if asked is not None:
-            await asked
+            work, interrupted = asyncio.ensure_future(asked), asyncio.ensure_future(self.interrupts.wait())
+            await asyncio.wait({work, interrupted}, return_when=asyncio.FIRST_COMPLETED)
+            interrupted.cancel()
+            if not work.done():
+                work.cancel()
+                raise StepInterrupted(f"step {step}")
+            work.result()
         self._check()
         records = [decode(g, Group) for g in groups]
         self.steps.append([g.id for g in records])
@@ -188,6 +195,9 @@ class FakeLearner:
         self.policy = zlib.crc32(repr((self.policy, content)).encode())
         self.version += 1
         return StepReport(version=self.version, metrics={"learner/updated": 1.0, "policy/loss": self.policy / 2**32})
+
+    async def interrupt(self, step: int) -> None:
+        self.interrupts.set()
 
     async def weights(self) -> str:
         self._check()

@@ -338,6 +338,59 @@ async def test_a_stop_before_the_first_step_leaves_a_directory_that_begins_anew(
     assert record(tmp_path / "run") == record(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("step", [1, 2, 3])
+async def test_a_stop_interrupts_a_learner_step_that_is_longer_than_half_the_grace(tmp_path, step):
+    whole = FakeRun(tmp_path / "whole")
+    await whole.run()
+    fake = FakeRun(tmp_path / "run", make_config(checkpoint__grace_s=0.02))
+
+    def endless(at):
+        if at == step:
+            fake.controller.stop()
+            return asyncio.Event().wait()
+
+    fake.learner.on_step = endless
+    assert not await fake.run()
+    assert fake.learner.interrupts.is_set() and len(fake.learner.steps) == fake.controller.plan.step == step - 1
+    assert [p.name for p in sorted((tmp_path / "run" / "checkpoints").glob("step-*"))][-1:] == [
+        f"step-{step - 1:06d}"] * (step > 1)
+    rest = FakeRun(tmp_path / "run")
+    assert await rest.run()
+    assert record(tmp_path / "whole") == record(tmp_path / "run") and rest.learner.policy == whole.learner.policy
+    assert_audit_passes(tmp_path / "run")
+
+
+@pytest.mark.parametrize("grace_s", [0, 3600])
+async def test_a_learner_step_that_ends_in_time_is_kept_by_a_stop(tmp_path, grace_s):
+    fake = FakeRun(tmp_path / "run", make_config(checkpoint__grace_s=grace_s))
+
+    def longer(at):
+        if at == 2:
+            fake.controller.stop()
+            return asyncio.sleep(0.05)
+
+    fake.learner.on_step = longer
+    assert not await fake.run()
+    assert not fake.learner.interrupts.is_set() and fake.controller.plan.step == 2
+
+
+async def test_a_stop_that_takes_longer_than_its_grace_says_what_a_kill_would_lose_and_still_saves(tmp_path):
+    fake = FakeRun(tmp_path / "run", make_config(checkpoint__grace_s=0.02))
+    save = fake.learner.save
+
+    async def slowly(path, extra):
+        if path.name == "step-000003":
+            while not fake.progress.notes:
+                await asyncio.sleep(0.005)
+        await save(path, extra)
+
+    fake.learner.save = slowly
+    fake.learner.on_step = lambda step: fake.controller.stop() if step == 3 else None
+    assert not await fake.run()
+    assert "no checkpoint within 0.02 s" in fake.progress.notes[0] and "from step-000002" in fake.progress.notes[0]
+    assert (tmp_path / "run" / "checkpoints" / "step-000003").is_dir()
+
+
 async def test_a_stop_in_an_evaluation_keeps_the_step_it_followed(tmp_path):
     fake = FakeRun(tmp_path / "run", make_config(evaluation__every=2))
     holding = asyncio.Event()

@@ -99,6 +99,18 @@ def test_preemptible_nodes_hold_neither_head_nor_learner(job, cluster):
     assert spot == {"generators", "episodes"}
 
 
+def test_only_nodes_that_stay_have_the_resource_that_the_learner_asks_for(job, cluster):
+    stable = config_of(job["spec"]["entrypoint"]).ray.stable_resource
+    assert stable
+    spec = job["spec"]["rayClusterSpec"]
+    starts = {"head": spec["headGroupSpec"]["rayStartParams"]} | {n: g["rayStartParams"] for n, g in groups(job).items()}
+    have = {name for name, start in starts.items() if stable in json.loads(json.loads(start.get("resources", '"{}"')))}
+    assert have == {"head", "learner"}
+    nodes = cluster["available_node_types"]
+    assert {name for name, node in nodes.items() if stable in node["resources"]} == {"head", "learner"}
+    assert f"ray.stable_resource={stable}" in (ROOT / "deploy/cluster.yaml").read_text()
+
+
 def test_a_stopped_job_is_given_the_time_that_its_checkpoint_takes(job, cluster):
     head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
     env = {e["name"]: e["value"] for e in head["containers"][0]["env"]}

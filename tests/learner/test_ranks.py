@@ -30,7 +30,8 @@ def two_ranks(tmp_path_factory, model_dir: Path):
     actions = {
         "gradient": ["gradient"], "few": ["gradient_of_few"], "different": ["gradient_of_different"], "step1": ["step", 1],
         "weights1": ["weights"], "save": ["save", str(saved)], "step2": ["step", 2], "weights2": ["weights"],
-        "load": ["load", str(saved)], "step2again": ["step", 2], "weights2again": ["weights"],
+        "load": ["load", str(saved)], "interrupted": ["interrupted_step", 2],
+        "step2again": ["step", 2], "weights2again": ["weights"],
         "load_one": ["load", str(of_one)], "weights_of_one": ["weights"], "step2_of_one": ["step", 2],
     }
     ranks = run_ranks(directory, model_dir, groups, list(actions.values()), config=TUNED)
@@ -88,6 +89,13 @@ def test_two_ranks_resume_to_the_same_bits(two_ranks):
     assert first["load"] == {"rank_of_writer": 0, "order": [3, 1, 2]}
     assert measured(first["step2again"]) == measured(first["step2"])
     assert all(torch.equal(first["weights2"][k], first["weights2again"][k]) for k in first["weights2"])
+
+
+def test_an_interrupt_that_rank_0_hears_ends_the_step_of_both_at_the_same_micro_batch(two_ranks):
+    """And the step that they run again equals the one of before (test_two_ranks_resume_to_the_same_bits)."""
+    (first, second), _, _ = two_ranks
+    assert first["interrupted"] == second["interrupted"] == ("step 2 was interrupted; nothing of it was done", 1)
+    assert first["step1"]["learner/micro_batches"] > 1
 
 
 def test_a_checkpoint_of_two_ranks_loads_into_one(two_ranks, one_rank):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from rti.control.faults import StepInterrupted
 from rti.learner.learner import LearnerDiverged
 from rti.trajectory import Ending, Group, Source, decode_at
 from tests.factories import make_group
@@ -62,6 +63,40 @@ def assert_same_gradient(got: dict[str, torch.Tensor], expected: dict[str, torch
     assert got.keys() == expected.keys()
     for name in got:
         torch.testing.assert_close(got[name].double(), expected[name].double(), rtol=1e-4, atol=tolerance, msg=name)
+
+
+def test_an_interrupted_step_leaves_no_trace_and_can_be_run_again(make_learner, model_dir, groups):
+    config = learner_config(model_dir, pack_tokens=64)
+    learner, undisturbed = make_learner(config), make_learner(config)
+    for each in (learner, undisturbed):
+        each.step(groups, 1)
+    weights = learner.state_dict_for_engine()
+    moments = {name: state.clone() for name, state in learner._state().items()}
+    loss, calls = learner.algorithm.loss, []
+
+    def interrupted_in_the_second(*given):
+        calls.append(torch.rand(()))        # something that draws
+        if len(calls) == 2:
+            learner.interrupt(2)
+        return loss(*given)
+
+    learner.algorithm.loss = interrupted_in_the_second
+    drawn = torch.get_rng_state()
+    with pytest.raises(StepInterrupted, match="step 2"):
+        learner.step(groups, 2)
+    assert len(calls) == 2 and torch.equal(torch.get_rng_state(), drawn) and learner.version == 1
+    assert all(torch.equal(weights[k], w) for k, w in learner.state_dict_for_engine().items())
+    assert all(torch.equal(moments[k], m) for k, m in learner._state().items())
+    learner.algorithm.loss = loss
+    assert without_timings(learner.step(groups, 2)) == without_timings(undisturbed.step(groups, 2))
+    expected = undisturbed.state_dict_for_engine()
+    assert all(torch.equal(expected[k], w) for k, w in learner.state_dict_for_engine().items())
+
+
+def test_an_interrupt_of_another_step_interrupts_nothing(make_learner, model_dir, groups):
+    learner = make_learner(learner_config(model_dir))
+    learner.interrupt(1)
+    assert learner.step(groups, 2)["learner/updated"] == 1
 
 
 @pytest.mark.parametrize("algo", ["rti", "grpo"])
