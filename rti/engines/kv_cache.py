@@ -23,8 +23,8 @@ BLOCK = 64
 
 
 KEPT_BYTES = 128 << 20
-"""An empty pool up to this size is kept for the sequences to come. A larger one is let go: a long sequence passes through one pool
-after the other as it grows, and they would add up to many times what it needs."""
+"""An empty pool up to this size is kept for the sequences to come. A larger one is let go: a long sequence passes through one
+pool after the other as it grows, and they would add up to many times what it needs."""
 
 FIRST_SLOTS = 8
 
