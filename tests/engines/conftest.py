@@ -66,7 +66,13 @@ def vllm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLMServer
     """A real server of a tiny model (random weights, a token a byte, a chat template without tools)."""
     if not has_vllm:
         pytest.skip(NO_VLLM)
-    path = tiny.write_chat_model(tmp_path_factory.mktemp("served"))
+    with serving(tiny.write_chat_model(tmp_path_factory.mktemp("served"))) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def serving(path: Path) -> Iterator[VLLMServer]:
+    """`vllm serve` of a Hugging Face directory, until the block ends; its log is server.log there."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
