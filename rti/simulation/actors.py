@@ -24,7 +24,7 @@ from rti.engines.base import EngineError, Generation, SamplingParams
 from rti.engines.usage import Usage
 from rti.learner import checkpoint as checkpoints
 from rti.simulation.invariants import Violation
-from rti.trajectory import Ending, Group, Sample, Trajectory, decode, encode
+from rti.trajectory import Ending, Group, Message, Sample, Step, Trajectory, decode, encode
 
 
 class _Wired:
@@ -136,6 +136,7 @@ class EpisodeActor:
                 ending, samples, success = Ending.ENVIRONMENT, [], False
         return encode(Trajectory(
             id=id, group_id=order.group_id, task_id=order.task_id, intervened=order.intervened, ending=ending, samples=samples,
+            steps=[Step(message=Message(role="assistant"), n_tokens=2)] * (1 + seed % 2 if samples else 0),
             temperature=order.temperature, reward=float(success), success=success, seed=seed))
 
 

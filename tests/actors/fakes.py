@@ -24,7 +24,7 @@ from rti.control.store import GroupStore
 from rti.engines.usage import Usage, UsageBook
 from rti.learner import checkpoint as checkpoints
 from rti.run.directory import RunDirectory
-from rti.trajectory import Ending, Group, Trajectory, decode, encode
+from rti.trajectory import Ending, Group, Message, Step, Trajectory, decode, encode
 from tests.factories import make_sample
 
 TASKS = TaskIndex(train=[TaskName(f"train-{i}", "odd" if i % 2 else "even") for i in range(10)],
@@ -46,9 +46,10 @@ class World:
         success = ending is Ending.COMPLETED and zlib.crc32(f"{seed}-{self.version}".encode()) % 100 < self.percent
         sample = make_sample(np.random.default_rng(seed), version=self.version, prompt_ids=range(6))
         samples = [sample] if ending.is_agents else []
+        turns = int(sample.turns.max()) + 1 if samples else 0
         return Trajectory(id=id, group_id=order.group_id, task_id=order.task_id, intervened=order.intervened, ending=ending,
                           temperature=order.temperature, reward=float(success), success=success, samples=samples, seed=seed,
-                          info={"fault": "as asked"})
+                          steps=[Step(message=Message(role="assistant"))] * turns, info={"fault": "as asked"})
 
 
 class FakeWorker:
