@@ -391,22 +391,26 @@ async def test_a_stop_that_takes_longer_than_its_grace_says_what_a_kill_would_lo
     assert (tmp_path / "run" / "checkpoints" / "step-000003").is_dir()
 
 
-async def test_a_stop_in_an_evaluation_keeps_the_step_it_followed(tmp_path):
-    fake = FakeRun(tmp_path / "run", make_config(evaluation__every=2))
+async def run_stopped_in_evaluation(fake, step):
+    """The evaluation after `step` never ends; the run is stopped in it. What `run` says."""
     holding = asyncio.Event()
 
     def hold(order):
-        if order.split == "test" and fake.controller.plan.step == 2:
+        if order.split == "test" and fake.controller.plan.step == step:
             holding.set()
             return asyncio.Event().wait()
-
-    fake.world.before_run = hold
 
     async def stop(controller):
         await holding.wait()
         controller.stop()
 
-    assert not await fake.run(during=stop)
+    fake.world.before_run = hold
+    return await fake.run(during=stop)
+
+
+async def test_a_stop_in_an_evaluation_keeps_the_step_it_followed(tmp_path):
+    fake = FakeRun(tmp_path / "run", make_config(evaluation__every=2))
+    assert not await run_stopped_in_evaluation(fake, 2)
     assert [line["step"] for line in lines(tmp_path / "run")] == [1, 2]
     assert (tmp_path / "run" / "checkpoints" / "step-000002").is_dir()
     assert await FakeRun(tmp_path / "run", make_config(evaluation__every=2)).run()
@@ -417,20 +421,7 @@ async def test_an_evaluation_that_a_stop_cut_short_is_made_up_for(tmp_path, step
     config = make_config(evaluation__every=2)
     await FakeRun(tmp_path / "whole", config).run()
     fake = FakeRun(tmp_path / "run", config)
-    holding = asyncio.Event()
-
-    def hold(order):
-        if order.split == "test" and fake.controller.plan.step == step:
-            holding.set()
-            return asyncio.Event().wait()
-
-    fake.world.before_run = hold
-
-    async def stop(controller):
-        await holding.wait()
-        controller.stop()
-
-    assert not await fake.run(during=stop)
+    assert not await run_stopped_in_evaluation(fake, step)
     assert "eval/p@1" not in lines(tmp_path / "run")[-1] and lines(tmp_path / "run")[-1]["step"] == step
     assert await FakeRun(tmp_path / "run", config).run()
     assert record(tmp_path / "run") == record(tmp_path / "whole")
