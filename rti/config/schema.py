@@ -182,14 +182,14 @@ class AlgoConfig:
     """aepo: alpha of A (1 + alpha z), z a token's normalised entropy; 0: the advantage as it is."""
     high_entropy: float = 1.0
     """aepo: tokens whose entropy is more than so many standard deviations above their sequence's mean keep their gradient when
-    the ratio's upper bound clips them."""
-    branch_balance: float = 1.0
+    the ratio's upper bound clips them; -10: every token does, as in the authors' public code."""
+    branch_balance: float = 0.5
     """aepo: beta of the share of whole rollouts in a group, sigmoid(beta (H_root - H_tool)), entropies in nats."""
     branch_base: float = 0.5
     """aepo: P0 of the probability to branch at a turn, (P0 + gamma dH) (1 - penalty l)."""
     branch_gamma: float = 0.2
     """aepo: gamma of it; dH is the entropy of the turn's first tokens less that of the first turn's, in nats."""
-    branch_penalty: float = 0.25
+    branch_penalty: float = 0.05
     """aepo: what each turn in a row (l) that was branched at takes away from it."""
     branch_tokens: int = 20
     """aepo: how many of a turn's first tokens its entropy is measured on."""
