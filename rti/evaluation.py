@@ -49,7 +49,8 @@ def summarise(results: Sequence[TaskResult], ks: Sequence[int] = KS, *, samples:
     """The evaluation as summary.json holds it.
 
     {"p@1", "pass@k": [..], "pass^k": [..], "avg_p@k", "avg_p^k", "n_tasks", "samples", "lost_samples", "incomplete": [ids],
-    "ci": {the first five: 95 % bootstrap intervals over tasks}, "by": {class: the same but samples}}
+    "ci": {the first five: 95 % bootstrap intervals over tasks}, "by": {class: the same but samples},
+    "passed": {task id: successes}}
 
     `samples` is n as configured. A task that lost samples enters p@1 and every k up to the number it has left, and no other; it
     is listed under "incomplete". A value that no task can give (k above `samples`) is None, and out of the averages.
@@ -64,6 +65,7 @@ def summarise(results: Sequence[TaskResult], ks: Sequence[int] = KS, *, samples:
     out = _measures(results, n, ks, rng, resamples) | {"samples": n}
     classes = sorted({r.cls for r in results if r.cls})
     out["by"] = {cls: _measures([r for r in results if r.cls == cls], n, ks, rng, resamples) for cls in classes}
+    out["passed"] = {r.task_id: sum(r.outcomes) for r in results}
     return out
 
 

@@ -21,6 +21,7 @@ FLOORS = (      # from the ground up; a floor may rest on the ones before it and
     ("rti.mas", "rti.branching", "rti.rollout", "rti.teacher", "rti.learner"),
     ("rti.evaluation",),
     ("rti.report",),
+    ("rti.study",),
     ("rti.actors",),
     ("launch", "rti.simulation", "rti.lab.*"),        # rti.lab.*: the tools that made the shipped policy
 )

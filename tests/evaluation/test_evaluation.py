@@ -67,7 +67,7 @@ def test_a_summary_is_the_mean_over_tasks_of_the_enumerated_values() -> None:
 def test_the_form_is_that_of_summary_json() -> None:
     found = json.loads(json.dumps(summarise(results(1, 10))))
     measures = {"p@1", "pass@k", "pass^k", "avg_p@k", "avg_p^k"}
-    assert set(found) == measures | {"n_tasks", "samples", "lost_samples", "incomplete", "ci", "by"}
+    assert set(found) == measures | {"n_tasks", "samples", "lost_samples", "incomplete", "ci", "by", "passed"}
     assert found["n_tasks"] == 10 and found["samples"] == 4 and found["incomplete"] == [] and found["lost_samples"] == 0
     assert len(found["pass@k"]) == len(found["pass^k"]) == 4
     assert set(found["by"]) == {"plain", "ambiguous"}

@@ -1,0 +1,235 @@
+"""Runs what is missing of a study: each entry of the plan is a process of launch/rti.py, launch/eval.py or rti.lab.teacher.
+
+Keeps: what is complete is never run again; what was stopped or killed goes on where it was (launch/rti.py resumes by itself);
+an entry that was made with other words is refused, not mixed in; one process a directory, also where an earlier study was killed
+and left its runs behind. A first SIGTERM or SIGINT is passed on to the runs, which save a checkpoint, and the study ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Callable, Sequence
+
+import msgspec
+
+from rti.run.directory import SUMMARY
+from rti.run.files import read_json, write_atomic, write_json
+from rti.run.lock import holder
+from rti.study import records
+from rti.study.plan import BASE, Entry, Scale, chosen_rates
+from rti.study.records import EVALUATION, Outcome, score
+
+ROOT = Path(__file__).resolve().parents[2]
+OUTCOME = "outcome.json"
+LOOK_S = 2.0        # between looks at a run that somebody else has in hand
+
+
+class StudyError(RuntimeError):
+    """The study cannot go on: its text says why and what to do."""
+
+
+class Runner:
+    """`directory`: where the runs are. `said`: what hears a line about what happens."""
+
+    def __init__(self, scale: Scale, entries: Sequence[Entry], directory: Path, config: str, words: Sequence[str] = (), *,
+                 jobs: int = 1, said: Callable[[str], None] = print):
+        self._scale, self.entries, self._config, self._words = scale, list(entries), config, tuple(words)
+        self.directory, self._jobs, self._said = directory.resolve(), jobs, said
+        self._children: set[asyncio.subprocess.Process] = set()
+        self._stopping = False
+        self._outcomes: dict[str, Outcome] = {}
+        self.failed: list[str] = []
+
+    # --- what there is -------------------------------------------------------------------------------------------
+    @property
+    def teacher(self) -> Path:
+        return self.directory / "teacher-policy"
+
+    def outcomes(self) -> list[Outcome]:
+        """Of every complete entry that was run, in the order of the plan."""
+        return [o for e in self.entries if not e.makes_teacher and (o := self._outcome(e)) is not None]
+
+    def missing(self) -> list[str]:
+        return [e.name for e in self.entries if not self.is_complete(e)]
+
+    def scores(self) -> dict[str, dict[float, float]]:
+        """algorithm -> rate -> what its search run reached, of those that are complete."""
+        found: dict[str, dict[float, float]] = {}
+        for e in self.entries:
+            if e.part == "search" and (outcome := self._outcome(e)) is not None:
+                found.setdefault(e.method, {})[float(e.words[-1].partition("=")[2])] = score(outcome)
+        return found
+
+    def rates(self) -> dict[str, float]:
+        return chosen_rates(self._scale, self.scores())
+
+    def is_complete(self, entry: Entry) -> bool:
+        if entry.makes_teacher:
+            return (self.teacher / "config.json").is_file()
+        return self._outcome(entry) is not None
+
+    def _outcome(self, entry: Entry) -> Outcome | None:
+        """As it was read when the entry was completed, or now; None where it is not complete."""
+        if entry.name in self._outcomes:
+            return self._outcomes[entry.name]
+        place = self.directory / entry.name
+        if not (place / (SUMMARY if entry.trains else EVALUATION)).is_file():
+            return None
+        kept = place / OUTCOME
+        if kept.is_file():
+            outcome = msgspec.json.decode(kept.read_bytes(), type=Outcome, strict=False)
+        else:
+            words = read_json(place.with_suffix(".words.json"))
+            outcome = records.read_outcome(place, name=entry.name, part=entry.part, method=entry.method, seed=entry.seed,
+                                           words=words)
+            if entry.trains:
+                records.check_account(place, outcome)
+            write_json(kept, msgspec.to_builtins(outcome, str_keys=True))
+        self._outcomes[entry.name] = outcome
+        return outcome
+
+    # --- running -------------------------------------------------------------------------------------------------
+    def run(self) -> bool:
+        """Run what is missing; whether all is complete then."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        asyncio.run(self._run())
+        return not self.missing()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop, number)
+        try:
+            pending = [e for e in self.entries if not self.is_complete(e)]
+            for e in self.entries:
+                self._refuse_other_words(e)
+            working: dict[asyncio.Task[None], Entry] = {}
+            while True:
+                while not self._stopping and len(working) < self._jobs and (entry := self._next(pending)) is not None:
+                    pending.remove(entry)
+                    working[asyncio.create_task(self._do(entry))] = entry
+                if not working:
+                    return
+                done, _ = await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    working.pop(task)
+                    task.result()
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    def _next(self, pending: Sequence[Entry]) -> Entry | None:
+        """The first entry that what it stands on is there for."""
+        rates = self.rates()
+        return next((e for e in pending if (not e.searched or e.searched in rates)
+                     and (not e.needs_teacher or e.makes_teacher or (self.teacher / "config.json").is_file())), None)
+
+    def _refuse_other_words(self, entry: Entry) -> None:
+        file = (self.directory / entry.name).with_suffix(".words.json")
+        if not file.is_file() or entry.searched and entry.searched not in self.rates():
+            return
+        before, now = read_json(file), self.words(entry)
+        if before != now:
+            gone, new = (" ".join(sorted(set(a) - set(b))) for a, b in ((before, now), (now, before)))
+            raise StudyError(f"{self.directory / entry.name} was made with {gone}, and now it would be {new}: a study does not "
+                             f"mix the two. Give the same scale, or another --runs, or remove that run and {file.name}")
+
+    def words(self, entry: Entry) -> list[str]:
+        """All words of an entry's command that its result depends on."""
+        if entry.makes_teacher:
+            return [f"steps={self._scale.teacher_steps}"]
+        common = [*self._words, f"seed={entry.seed}", f"evaluation.samples={self._scale.samples}",
+                  f"evaluation.tasks={self._scale.tasks}", "generators.threads=1"]
+        if not entry.trains:
+            return [*common, *([f"model.path={self.teacher}"] if entry.method != BASE else [])]
+        taught = [f"teacher.path={self.teacher}", "teacher.generators.threads=1"] if entry.needs_teacher else []
+        rate = [f"learner.lr={self.rates()[entry.searched]:g}"] if entry.searched else []
+        return [*common, "learner.threads=1", f"steps={entry.steps}", "evaluation.before=false",
+                f"evaluation.after={str(entry.part != 'search').lower()}", *taught, *entry.words, *rate]
+
+    def _command(self, entry: Entry) -> list[str]:
+        place, python = self.directory / entry.name, sys.executable
+        if entry.makes_teacher:
+            making = self.teacher.with_suffix(".making")
+            return [python, "-m", "rti.lab.teacher", "--out", str(making), "--state", str(making.with_suffix(".state")),
+                    "--steps", str(self._scale.teacher_steps)]
+        script = ROOT / "launch" / ("rti.py" if entry.trains else "eval.py")
+        if not script.is_file():
+            raise StudyError(f"{script} is not there: a study needs the checkout of RTI, not an installed copy")
+        records_of = ["records.trajectories=-1", "records.tensorboard=false", "records.report=false", "checkpoint.every=4",
+                      "checkpoint.keep=1"]
+        return [python, str(script), "--config", self._config, *self.words(entry), f"name={entry.name}", f"run_dir={place}",
+                *(records_of if entry.trains else [])]
+
+    async def _do(self, entry: Entry) -> None:
+        """One entry from its start to its outcome; a failure is noted and the others go on."""
+        place = self.directory / entry.name
+        await self._wait_for_others(place)
+        if self._stopping or self.is_complete(entry):
+            return
+        write_json(place.with_suffix(".words.json"), self.words(entry))
+        log, began = place.with_suffix(".log"), time.monotonic()
+        self._said(f"{entry.name}: begins")
+        code, out = await self._process(self._command(entry), log)
+        if code == 0 and not self._stopping:
+            self._keep(entry, out)
+        if code == 0 and self.is_complete(entry):
+            self._said(f"{entry.name}: complete, {time.monotonic() - began:.0f} s{self._told(entry)}")
+        elif self._stopping:
+            self._said(f"{entry.name}: stopped")
+        else:
+            self.failed.append(entry.name)
+            self._said(f"{entry.name}: FAILED with exit code {code}; see {log}. The same command tries it again")
+
+    async def _wait_for_others(self, place: Path) -> None:
+        """A run that a killed study left behind ends by itself."""
+        if who := holder(place):
+            self._said(f"{place.name}: {who} has it in hand; waiting for its end")
+        while holder(place) and not self._stopping:
+            await asyncio.sleep(LOOK_S)
+
+    async def _process(self, command: Sequence[str], log: Path) -> tuple[int, bytes]:
+        """(exit code, standard output) of a process that logs its standard error to a file."""
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(
+            [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH", "")])])}
+        with log.open("ab") as errors:
+            child = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, stderr=errors,
+                                                         env=environment, start_new_session=True)
+            self._children.add(child)
+            try:
+                out, _ = await child.communicate()
+            finally:
+                self._children.discard(child)
+            errors.write(out)
+        return child.returncode, out
+
+    def _keep(self, entry: Entry, out: bytes) -> None:
+        """What a process that ended well does not put into place itself."""
+        if entry.makes_teacher:
+            os.replace(self.teacher.with_suffix(".making"), self.teacher)
+        elif not entry.trains:
+            text = out.strip().splitlines()[-1]
+            msgspec.json.decode(text)
+            write_atomic(self.directory / entry.name / EVALUATION, text + b"\n")
+
+    def _told(self, entry: Entry) -> str:
+        outcome = None if entry.makes_teacher else self._outcome(entry)
+        if outcome is None:
+            return ""
+        if not outcome.passed:
+            return f", score {score(outcome):.3f}"
+        return f", p@1 {100 * sum(outcome.passed.values()) / (outcome.samples * len(outcome.passed)):.1f} %"
+
+    def _stop(self, number: int) -> None:
+        """Once; launch/rti.py takes a second signal for the wish to end at once."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self._said(f"{signal.Signals(number).name}: the runs save a checkpoint; the same command goes on")
+        for child in self._children:
+            child.send_signal(signal.SIGTERM)
