@@ -72,7 +72,7 @@ def _opening(study: Study) -> str:
 def _accounting(study: Study) -> str:
     size, groups = study.rollouts_per_step
     return (f"Every run may make {study.scale['budget']} rollouts for training, counted whether or not they teach: {size} "
-            f"plain ones in each of {groups} groups a step, every intervened one, and every one of the teacher's own. RTI and LUFFY "
+            f"plain ones in each of {groups} groups a step, every intervened one, and all of the teacher's own. RTI and LUFFY "
             "reserve the most that running failed groups again can cost and take fewer steps for it, so that no other method "
             "has less. A branch of AEPO counts as a rollout. Answers of roles, rescoring and the teacher's reading are not "
             "rollouts, and are in the seconds alone; those depend on what else the machine did. Updates differ where whole "

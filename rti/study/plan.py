@@ -1,7 +1,7 @@
 """Which runs a study consists of, in the order in which they tell most, and what each may spend. Pure.
 
 Keeps: every training run may spend the same number of rollouts, intervened ones and the teacher's own included. A method that
-may run failed groups again reserves the most that this can cost and takes fewer steps for it, so that no baseline ever has less.
+may run failed groups again reserves the most that this can cost and takes fewer steps for it, so that no baseline has less.
 Every method gets the same search over the learning rate, on a seed that nothing else uses.
 """
 

@@ -156,7 +156,7 @@ def check_account(directory: Path, outcome: Outcome) -> None:
     spent = outcome.account
     if spent is not None and (by_ledger.intervened, by_ledger.failed) != (spent.intervened, spent.failed):
         raise RecordError(f"{directory}: the ledger has {by_ledger.intervened} intervened rollouts in {by_ledger.failed} "
-                          f"failed groups, the metrics {spent.intervened} in {spent.failed}; the records were edited: remove the run")
+                          f"failed groups, the metrics {spent.intervened} in {spent.failed}; edited? Remove the run")
 
 
 def write(path: Path, study: Study) -> None:

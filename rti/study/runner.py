@@ -1,8 +1,8 @@
 """Runs what is missing of a study: each entry of the plan is a process of launch/rti.py, launch/eval.py or rti.lab.teacher.
 
 Keeps: what is complete is never run again; what was stopped or killed goes on where it was (launch/rti.py resumes by itself);
-an entry that was made with other words is refused, not mixed in; one process a directory, also where an earlier study was killed
-and left its runs behind. A first SIGTERM or SIGINT is passed on to the runs, which save a checkpoint, and the study ends.
+an entry that was made with other words is refused, not mixed in; one process a directory, also where a killed study left
+its runs behind. A first SIGTERM or SIGINT is passed on to the runs, which save a checkpoint, and the study ends.
 """
 
 from __future__ import annotations

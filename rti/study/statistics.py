@@ -1,7 +1,7 @@
 """Means and 95 % intervals over seeds and tasks at once. Pure; numpy; draws from a stream of its own.
 
 A method's successes are an array [seeds, tasks] of counts out of n samples. An interval is a percentile bootstrap that draws
-tasks and seeds anew. Of a difference it draws the same tasks on both sides, since both were tested on the same, and seeds apart.
+tasks and seeds anew. Of a difference it draws the same tasks on both sides, since both were tested on them, and seeds apart.
 """
 
 from __future__ import annotations
