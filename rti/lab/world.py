@@ -11,7 +11,7 @@ from rti.envs.navigation.taskset import in_process_environment
 from rti.lab.transcripts import Desk
 
 
-def training_desk(chat: LabChatFormat, gazetteer: Gazetteer, rng: random.Random, kind: type[Desk] = Desk) -> Desk:
+def training_desk(chat: LabChatFormat, gazetteer: Gazetteer, rng: random.Random) -> Desk:
     """A desk that writes transcripts of trips whose names are of the gazetteer's training part."""
     env = in_process_environment(gazetteer=gazetteer)
-    return kind(chat, env, lambda: lab_trip(gazetteer, rng, "train"), rng)
+    return Desk(chat, env, lambda: lab_trip(gazetteer, rng, "train"), rng)

@@ -58,12 +58,14 @@ def _verdicts(verdicts: Sequence[Verdict]) -> str:
 
 
 def _opening(study: Study) -> str:
+    scale = study.scale
     missing = ("Every run of the plan is complete." if not study.missing else
                f"**{len(study.missing)} entries of the plan are not complete**, and what rests on them is left out: "
                f"{', '.join(study.missing)}.")
     policy, teacher = study.parameters.get("policy"), study.parameters.get("teacher")
-    teachers = (f" The teacher of OPD and LUFFY, and the external intervener, has {teacher / 1e6:.2f} million "
-                "(`rti/lab/teacher.py`)." if teacher else "")
+    teachers = (f" The teacher of OPD and LUFFY, and the external intervener, has {teacher / 1e6:.2f} million: a "
+                f"larger copy (`rti/lab/grow.py`) after {scale['teacher_steps']} steps of RTI on seed {scale['search_seed']}."
+                if teacher else "")
     return (f"Made by `python launch/study.py` from its runs; nothing on this page is written by hand. {missing}\n\n"
             f"The policy has {policy / 1e6:.2f} million parameters.{teachers} Everything here is of this small policy on this "
             "small task; it says how the method's parts work together, and nothing about models of billions.")

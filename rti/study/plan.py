@@ -14,7 +14,7 @@ ALGORITHMS = ("rti", "grpo", "luffy", "opd", "gspo", "aepo")
 """The trained methods, the most telling first."""
 
 TAUGHT = ("luffy", "opd")
-BASE, TEACHER = "base", "teacher"
+BASE, TEACHER, MAKE_TEACHER = "base", "teacher", "make_teacher"
 RUN_AGAIN = ("rti", "luffy")
 """Methods that may run a failed group again."""
 
@@ -56,7 +56,7 @@ class Scale:
     every: int = 6                  # steps between the evaluations that show how RTI and GRPO go on the first seed; 0: none
     tasks: int = 0                  # test tasks of an evaluation; 0: all
     samples: int = 4
-    teacher_steps: int = 600        # optimiser steps that make the teacher
+    teacher_steps: int = 24         # of RTI on a larger policy and on the search seed, which make the teacher
     parts: tuple[str, ...] = ("methods", *SETTINGS)
     algorithms: tuple[str, ...] = ALGORITHMS
 
@@ -83,7 +83,7 @@ class Scale:
 
 SCALES = {
     "hour": Scale(),
-    "day": Scale(budget=5760, search_budget=1152, seeds=(0, 1, 2, 3, 4), every=16, teacher_steps=6000),
+    "day": Scale(budget=5760, search_budget=1152, seeds=(0, 1, 2, 3, 4), every=16, teacher_steps=80),
 }
 
 
@@ -118,7 +118,7 @@ class Entry:
     """One piece of work. `words` are those of launch/rti.py or launch/eval.py beside what every run gets."""
 
     name: str                       # also of its directory
-    part: str                       # base, teacher, search, methods, or a key of SETTINGS
+    part: str                       # base, make_teacher, teacher, search, methods, or a key of SETTINGS
     method: str
     seed: int
     words: tuple[str, ...] = ()
@@ -131,11 +131,11 @@ class Entry:
 
     @property
     def needs_teacher(self) -> bool:
-        return self.method in TAUGHT or self.method in ("external", TEACHER)
+        return self.method in TAUGHT or self.method == "external" or self.part == TEACHER
 
     @property
     def makes_teacher(self) -> bool:
-        return self.part == "make_teacher"
+        return self.part == MAKE_TEACHER
 
 
 def plan(scale: Scale, shape: Shape) -> list[Entry]:
@@ -157,7 +157,9 @@ def plan(scale: Scale, shape: Shape) -> list[Entry]:
 
 
 def _teacher(scale: Scale) -> list[Entry]:
-    return [Entry("make-teacher", "make_teacher", TEACHER, 0), Entry("teacher", TEACHER, TEACHER, scale.seeds[0])]
+    """A larger policy is trained with RTI, on a seed of no other run, and then tested like the others."""
+    return [Entry("make-teacher", MAKE_TEACHER, MAKE_TEACHER, scale.search_seed, ("algo=rti",), scale.teacher_steps),
+            Entry("teacher", TEACHER, TEACHER, scale.seeds[0])]
 
 
 def _search(scale: Scale, shape: Shape, algorithm: str) -> list[Entry]:

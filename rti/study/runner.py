@@ -1,4 +1,4 @@
-"""Runs what is missing of a study: each entry of the plan is a process of launch/rti.py, launch/eval.py or rti.lab.teacher.
+"""Runs what is missing of a study: each entry of the plan is a process of launch/rti.py or launch/eval.py.
 
 Keeps: what is complete is never run again; what was stopped or killed goes on where it was (launch/rti.py resumes by itself);
 an entry that was made with other words is refused, not mixed in; one process a directory, also where a killed study left
@@ -21,11 +21,13 @@ from rti.run.directory import SUMMARY
 from rti.run.files import read_json, write_atomic, write_json
 from rti.run.lock import holder
 from rti.study import records
-from rti.study.plan import BASE, Entry, Scale, chosen_rates
+from rti.study.plan import BASE, MAKE_TEACHER, Entry, Scale, chosen_rates
 from rti.study.records import EVALUATION, Outcome, score
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTCOME = "outcome.json"
+MAKER, LARGER = "make-teacher", "larger-policy"     # the run that makes the teacher, and what it begins with
+RUNS = "RUNS:"
 LOOK_S = 2.0        # between looks at a run that somebody else has in hand
 
 
@@ -48,11 +50,12 @@ class Runner:
     # --- what there is -------------------------------------------------------------------------------------------
     @property
     def teacher(self) -> Path:
-        return self.directory / "teacher-policy"
+        """The teacher's policy, once it is made: that of the last step."""
+        return self.directory / MAKER / "checkpoints" / f"step-{self._scale.teacher_steps:06d}" / "hf"
 
     def outcomes(self) -> list[Outcome]:
         """Of every complete entry that was run, in the order of the plan."""
-        return [o for e in self.entries if not e.makes_teacher and (o := self._outcome(e)) is not None]
+        return [o for e in self.entries if (o := self._outcome(e)) is not None]
 
     def missing(self) -> list[str]:
         return [e.name for e in self.entries if not self.is_complete(e)]
@@ -69,8 +72,6 @@ class Runner:
         return chosen_rates(self._scale, self.scores())
 
     def is_complete(self, entry: Entry) -> bool:
-        if entry.makes_teacher:
-            return (self.teacher / "config.json").is_file()
         return self._outcome(entry) is not None
 
     def _outcome(self, entry: Entry) -> Outcome | None:
@@ -127,7 +128,7 @@ class Runner:
         """The first entry that what it stands on is there for."""
         rates = self.rates()
         return next((e for e in pending if (not e.searched or e.searched in rates)
-                     and (not e.needs_teacher or e.makes_teacher or (self.teacher / "config.json").is_file())), None)
+                     and (not e.needs_teacher or (self.directory / MAKER / SUMMARY).is_file())), None)
 
     def _refuse_other_words(self, entry: Entry) -> None:
         file = (self.directory / entry.name).with_suffix(".words.json")
@@ -140,30 +141,28 @@ class Runner:
                              f"mix the two. Give the same scale, or another --runs, or remove that run and {file.name}")
 
     def words(self, entry: Entry) -> list[str]:
-        """All words of an entry's command that its result depends on."""
-        if entry.makes_teacher:
-            return [f"steps={self._scale.teacher_steps}"]
+        """All words of an entry's command that its result depends on; RUNS stands for the directory of the runs."""
+        teacher = f"{RUNS}{self.teacher.relative_to(self.directory)}"
+        evaluated = str(entry.part not in ("search", MAKE_TEACHER)).lower()
         common = [*self._words, f"seed={entry.seed}", f"evaluation.samples={self._scale.samples}",
                   f"evaluation.tasks={self._scale.tasks}", "generators.threads=1"]
         if not entry.trains:
-            return [*common, *([f"model.path={self.teacher}"] if entry.method != BASE else [])]
-        taught = [f"teacher.path={self.teacher}", "teacher.generators.threads=1"] if entry.needs_teacher else []
+            return [*common, *([f"model.path={teacher}"] if entry.method != BASE else [])]
+        taught = [f"teacher.path={teacher}", "teacher.generators.threads=1"] if entry.needs_teacher else []
+        larger = [f"model.path={RUNS}{LARGER}"] if entry.makes_teacher else []
         rate = [f"learner.lr={self.rates()[entry.searched]:g}"] if entry.searched else []
         return [*common, "learner.threads=1", f"steps={entry.steps}", "evaluation.before=false",
-                f"evaluation.after={str(entry.part != 'search').lower()}", *taught, *entry.words, *rate]
+                f"evaluation.after={evaluated}", *taught, *larger, *entry.words, *rate]
 
     def _command(self, entry: Entry) -> list[str]:
-        place, python = self.directory / entry.name, sys.executable
-        if entry.makes_teacher:
-            making = self.teacher.with_suffix(".making")
-            return [python, "-m", "rti.lab.teacher", "--out", str(making), "--state", str(making.with_suffix(".state")),
-                    "--steps", str(self._scale.teacher_steps)]
+        place = self.directory / entry.name
         script = ROOT / "launch" / ("rti.py" if entry.trains else "eval.py")
         if not script.is_file():
             raise StudyError(f"{script} is not there: a study needs the checkout of RTI, not an installed copy")
         records_of = ["records.trajectories=-1", "records.tensorboard=false", "records.report=false", "checkpoint.every=4",
                       "checkpoint.keep=1"]
-        return [python, str(script), "--config", self._config, *self.words(entry), f"name={entry.name}", f"run_dir={place}",
+        words = [word.replace(RUNS, f"{self.directory}/") for word in self.words(entry)]
+        return [sys.executable, str(script), "--config", self._config, *words, f"name={entry.name}", f"run_dir={place}",
                 *(records_of if entry.trains else [])]
 
     async def _do(self, entry: Entry) -> None:
@@ -175,6 +174,8 @@ class Runner:
         write_json(place.with_suffix(".words.json"), self.words(entry))
         log, began = place.with_suffix(".log"), time.monotonic()
         self._said(f"{entry.name}: begins")
+        if entry.makes_teacher and not (self.directory / LARGER / "config.json").is_file():
+            await self._process([sys.executable, "-m", "rti.lab.grow", "--out", str(self.directory / LARGER)], log)
         code, out = await self._process(self._command(entry), log)
         if code == 0 and not self._stopping:
             self._keep(entry, out)
@@ -210,18 +211,16 @@ class Runner:
 
     def _keep(self, entry: Entry, out: bytes) -> None:
         """What a process that ended well does not put into place itself."""
-        if entry.makes_teacher:
-            os.replace(self.teacher.with_suffix(".making"), self.teacher)
-        elif not entry.trains:
+        if not entry.trains:
             text = out.strip().splitlines()[-1]
             msgspec.json.decode(text)
             write_atomic(self.directory / entry.name / EVALUATION, text + b"\n")
 
     def _told(self, entry: Entry) -> str:
-        outcome = None if entry.makes_teacher else self._outcome(entry)
-        if outcome is None:
+        outcome = self._outcome(entry)
+        if outcome is None or entry.makes_teacher:
             return ""
-        if not outcome.passed:
+        if entry.part == "search":
             return f", score {score(outcome):.3f}"
         return f", p@1 {100 * sum(outcome.passed.values()) / (outcome.samples * len(outcome.passed)):.1f} %"
 
