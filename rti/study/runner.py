@@ -85,7 +85,7 @@ class Runner:
         if kept.is_file():
             outcome = msgspec.json.decode(kept.read_bytes(), type=Outcome, strict=False)
         else:
-            words = read_json(place.with_suffix(".words.json"))
+            words = read_json(self._beside(entry, "words.json"))
             outcome = records.read_outcome(place, name=entry.name, part=entry.part, method=entry.method, seed=entry.seed,
                                            words=words)
             if entry.trains:
@@ -93,6 +93,10 @@ class Runner:
             write_json(kept, msgspec.to_builtins(outcome, str_keys=True))
         self._outcomes[entry.name] = outcome
         return outcome
+
+    def _beside(self, entry: Entry, ending: str) -> Path:
+        """A file beside an entry's directory; a name may hold a point."""
+        return self.directory / f"{entry.name}.{ending}"
 
     # --- running -------------------------------------------------------------------------------------------------
     def run(self) -> bool:
@@ -131,7 +135,7 @@ class Runner:
                      and (not e.needs_teacher or (self.directory / MAKER / SUMMARY).is_file())), None)
 
     def _refuse_other_words(self, entry: Entry) -> None:
-        file = (self.directory / entry.name).with_suffix(".words.json")
+        file = self._beside(entry, "words.json")
         if not file.is_file() or entry.searched and entry.searched not in self.rates():
             return
         before, now = read_json(file), self.words(entry)
@@ -171,8 +175,8 @@ class Runner:
         await self._wait_for_others(place)
         if self._stopping or self.is_complete(entry):
             return
-        write_json(place.with_suffix(".words.json"), self.words(entry))
-        log, began = place.with_suffix(".log"), time.monotonic()
+        write_json(self._beside(entry, "words.json"), self.words(entry))
+        log, began = self._beside(entry, "log"), time.monotonic()
         self._said(f"{entry.name}: begins")
         if entry.makes_teacher and not (self.directory / LARGER / "config.json").is_file():
             await self._process([sys.executable, "-m", "rti.lab.grow", "--out", str(self.directory / LARGER)], log)
