@@ -40,7 +40,8 @@ examples:
   python launch/data.py tau2 --domain retail --check FILE          checks a file, or the folder of AReaL-tau2-data
 
 The official evaluator judges every task: its reference must score 1, doing nothing 0; no two change the database alike, and
-none as a task of the base split does. Needs the extra tau2. Exit code 1: a check failed; 2: wrong usage, or no such data."""
+none as a task of the base split does. Takes up to three minutes of one core. Needs the extra tau2. Exit code 1: a check failed,
+or a task file cannot be read; 2: wrong usage, or no such data."""
 
 CLAW_EVAL_EPILOG = """\
 examples:

@@ -19,7 +19,7 @@ from rti.config.load import load
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
-OTHER_PROGRAMS = {"git", "cd", "export", "ray", "tensorboard", "source"}     # not ours: taken at their word
+OTHER_PROGRAMS = {"git", "cd", "export", "ray", "tensorboard", "tau2", "source"}     # not ours: taken at their word
 QUICK = {"rti.config.load", "rti.config.describe"}                            # run as they stand
 
 
@@ -132,6 +132,20 @@ def test_links_and_named_files_exist(document):
     named = re.findall(r"`((?:rti|launch|configs|docs|tests|benchmarks)/[\w./-]+\.(?:py|md|yaml|gz))`", text)
     broken += [name for name in named if not (ROOT / name).exists()]
     assert not broken, f"{document.name} names what is not there: {broken}"
+
+
+def headings(document):
+    """What a link may name after the #: GitHub's form of the headings."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(encoding="utf-8"), flags=re.M | re.S)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.+?)\s*$", text, re.M)}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_links_name_headings_that_are_there(document):
+    links = re.findall(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)", document.read_text(encoding="utf-8"))
+    targets = [((document.parent / file) if file else document, anchor) for file, anchor in links]
+    broken = [f"{path.name}#{anchor}" for path, anchor in targets if path.suffix == ".md" and anchor not in headings(path)]
+    assert not broken, f"{document.name} links to headings that are not there: {broken}"
 
 
 def test_the_tests_that_a_document_names_are_there():

@@ -71,7 +71,7 @@ async def test_without_the_extra_the_run_ends_with_what_to_install(tmp_path):
     async with serving(text("yes")) as (url, _):
         code, _, shown = await launch(tmp_path, "rti.py", "--config", "small.yaml", *user(url),
                                       PYTHONPATH=str(tmp_path / "absent"))
-    assert code == 1 and "pip install 'rti[tau2]'" in shown and "Traceback" not in shown
+    assert code == 1 and "pip install -e '.[tau2]'" in shown and "Traceback" not in shown
 
 
 @pytest.mark.slow

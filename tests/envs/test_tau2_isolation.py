@@ -104,7 +104,7 @@ def test_without_the_package_or_with_the_physics_package_of_that_name_the_messag
             "try: load_task_set(EnvConfig(name='tau2'))\n"
             "except Exception as e: print(type(e).__name__, e)")
     said = run(code).stdout
-    assert said.startswith("FatalEnvironmentError") and says in said and "rti[tau2]" in said
+    assert said.startswith("FatalEnvironmentError") and says in said and "pip install -e '.[tau2]'" in said
 
 
 def test_a_data_folder_is_found_in_the_official_layout_or_refused_with_the_mend(tmp_path):
@@ -115,6 +115,8 @@ def test_a_data_folder_is_found_in_the_official_layout_or_refused_with_the_mend(
     assert data_folder(str(own)) == own and data_folder(str(own.parent)) == own
     with pytest.raises(FatalEnvironmentError, match="env.tau2.data_dir"):
         data_folder(str(tmp_path))
+    with pytest.raises(FatalEnvironmentError, match=f"is 'elsewhere' \\(here {Path.cwd()}/elsewhere\\)"):
+        data_folder("elsewhere")
     with pytest.raises(FatalEnvironmentError, match="env.tau2.domain is 'banking'"):
         load_domain("banking")
 

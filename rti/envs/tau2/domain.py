@@ -191,9 +191,10 @@ def data_folder(data_dir: str) -> Path:
     for folder in (given, given / "tau2", given / "data" / "tau2"):
         if (folder / "domains").is_dir():
             return folder
-    raise FatalEnvironmentError(f"env.tau2.data_dir is '{data_dir}', and there is no folder `domains` in it, its tau2 or "
-                                "its data/tau2; mend: give a folder in the layout of the official repository, or none "
-                                "for the data of the installed package")
+    here = "" if given.is_absolute() else f" (here {given.resolve()})"
+    raise FatalEnvironmentError(f"env.tau2.data_dir is '{data_dir}'{here}, and there is no folder `domains` in it, its tau2 or "
+                                "its data/tau2; mend: give a folder in the layout of the official repository (absolute on a "
+                                "cluster, and there on every node), or none for the data of the installed package")
 
 
 def _there(path: Path) -> Path:

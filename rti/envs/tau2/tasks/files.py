@@ -42,9 +42,8 @@ def read(path: Path, domain: str) -> list[TrainingTask]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except OSError as e:
-        raise TaskFileError(f"cannot read the τ² tasks in {file}: {e.strerror}; mend: give a file that launch/data.py tau2 "
-                            "wrote, "
-                            f"or the folder of AReaL-tau2-data (with {PUBLISHED} in it)") from e
+        raise TaskFileError(f"cannot read the τ² tasks in {file.resolve()}: {e.strerror}; mend: give a file that "
+                            f"launch/data.py tau2 wrote, or the folder of AReaL-tau2-data (with {PUBLISHED} in it)") from e
     except UnicodeDecodeError as e:
         raise TaskFileError(f"{file} is not a task file: it is not UTF-8 text ({e.reason} at byte {e.start})") from e
     rows = [(n, _row(file, n, line)) for n, line in enumerate(lines, 1) if line.strip()]
