@@ -49,7 +49,8 @@ class RunDirectory:
         """Lock `path` and begin a run in it, or go on with the one that is there (`resumed` says which).
 
         With `resume` False an earlier run is moved aside, to the first free `path.1`, `path.2`, ... Raises RunLocked where
-        another process is running there, and ConfigError where the configuration changed in a key that may not change.
+        another process is running there, and ConfigError where the configuration changed in a key that may not change and
+        the earlier run came to anything.
         """
         path = Path(path)
         if path.exists() and not path.is_dir():
@@ -65,7 +66,8 @@ class RunDirectory:
             resumed = is_run(path)
             if resumed:
                 before = load_run_config(path)
-                check_resumable(before, config)
+                if _holds_work(path):
+                    check_resumable(before, config)
                 control.note_resumed(path, before, config)
             else:
                 _refuse_foreign(path)
@@ -217,6 +219,11 @@ class RunDirectory:
 def is_run(path: Path) -> bool:
     """Whether a directory holds a run."""
     return (path / CONFIG).is_file()
+
+
+def _holds_work(path: Path) -> bool:
+    """Whether a run there left more than its configuration. One that a wrong key ended at its start binds nobody to it."""
+    return any(p.is_file() and p.stat().st_size and p.name not in (CONFIG, LOCK) for p in path.rglob("*"))
 
 
 def evaluation_metrics(evaluation: Mapping[str, Any]) -> dict[str, float]:

@@ -68,6 +68,17 @@ def test_a_run_that_died_before_its_first_byte_is_begun_anew(tmp_path: Path) -> 
         assert not run.resumed
 
 
+def test_a_run_that_ended_before_any_work_takes_another_configuration(tmp_path: Path) -> None:
+    """A wrong key ends a run at its start; the same command with the key put right goes on in its place."""
+    RunDirectory.open(tmp_path, make_config(seed=1)).close()
+    with RunDirectory.open(tmp_path, make_config(seed=2)) as run:
+        assert run.resumed and run.rewind_to(0) == []
+        run_step(run, 1)
+    assert load_run_config(tmp_path).seed == 2
+    with pytest.raises(ConfigError, match="seed: 2 in the run directory, 3 now"):
+        RunDirectory.open(tmp_path, make_config(seed=3))
+
+
 def test_without_resume_an_earlier_run_is_moved_aside(tmp_path: Path) -> None:
     path = make_run(tmp_path / "run", 1)
     for name in ("run.1", "run.2"):
