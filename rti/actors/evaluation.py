@@ -31,7 +31,7 @@ def evaluate(config: Config, checkpoint: str = "", samples: int = 0, profile: bo
     if checkpoint:
         config.model.path = str(policy_in(checkpoint))
     check_model(config.model)
-    check_services(config)
+    check_services(config, training=False)
     with open_progress(0) as progress, ToProgress(progress).instead_of_stderr():
         return asyncio.run(_evaluate(config, progress, profile))
 

@@ -1,4 +1,4 @@
-"""The language models that an environment asks (a user simulator, a judge): their clients, and whether they answer at all.
+"""The language models that a run asks (a user simulator, a judge, who plays a role): their clients, and whether they answer.
 
 Keeps: a wrong key, address or model is said before anything starts; later faults of a service are the infrastructure's, never a
 reward.
@@ -10,6 +10,7 @@ import asyncio
 from typing import Any, Iterator, Sequence
 
 from rti.config.schema import Config, EndpointConfig
+from rti.config.teacher import ROLES
 from rti.control.concurrency import all_of
 from rti.engines.base import PromptTooLong
 from rti.engines.endpoint import ChatEndpoint
@@ -38,14 +39,22 @@ def connect(config: EndpointConfig, role: str) -> Service:
     return Service(ChatEndpoint(config, role))
 
 
-def check_services(config: Config) -> None:
-    """Ask every service that the environment will need for one word. Raises EndpointRefused or EndpointError."""
-    asked = list(_needed(config))
+def check_services(config: Config, training: bool = True) -> None:
+    """Ask every service that will be needed for one word: those of the environment and, for a training, those that play a role
+    of the intervention. Raises EndpointRefused or EndpointError."""
+    asked = [*_of_environment(config), *(_of_roles(config) if training else ())]
     if asked:
         asyncio.run(_check(asked))
 
 
-def _needed(config: Config) -> Iterator[tuple[str, EndpointConfig]]:
+def _of_roles(config: Config) -> Iterator[tuple[str, EndpointConfig]]:
+    for role in ROLES if config.algo.name == "rti" else ():
+        settings = getattr(config.intervention, role)
+        if settings.player == "endpoint":
+            yield role, settings.endpoint
+
+
+def _of_environment(config: Config) -> Iterator[tuple[str, EndpointConfig]]:
     env = config.env
     if env.class_:
         return
