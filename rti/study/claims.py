@@ -143,6 +143,8 @@ def quarters(curve: Sequence[float | None]) -> tuple[list[float], list[float]]:
 def pass_8_rises(study: Study) -> list[Number]:
     parts = [quarters(o.curves.get("pass@G/before", [])) for o in _runs(study, "rti")]
     first, last = [v for a, _ in parts for v in a], [v for _, b in parts for v in b]
+    if not first:
+        raise Missing("no step was measured")
     return [_above("Pass@8 before intervention, last quarter - first", statistics.of_parts(last, first))]
 
 

@@ -38,7 +38,7 @@ class Order:
 
 def conduct(order: Order) -> int:
     """Run what is missing, write the folder; 0 where the study is complete."""
-    config = load(order.config, order.words)
+    config = _config(order)
     order.runs.mkdir(parents=True, exist_ok=True)
     lock = DirectoryLock(order.runs)
     try:
@@ -54,14 +54,14 @@ def conduct(order: Order) -> int:
 
 def report(order: Order) -> int:
     """Write the folder anew from the runs that are complete."""
-    config = load(order.config, order.words)
+    config = _config(order)
     _write(order, config, make_runner(order, config))
     return 0
 
 
 def show(order: Order) -> int:
     """Print the plan and what of it is complete."""
-    runner = make_runner(order, load(order.config, order.words))
+    runner = make_runner(order, _config(order))
     missing = set(runner.missing())
     for entry in runner.entries:
         steps = f"{entry.steps} steps" if entry.steps else ""
@@ -82,9 +82,17 @@ def check(out: Path) -> int:
     return 1 if study.missing else 0
 
 
+def _words(order: Order) -> tuple[str, ...]:
+    return *order.scale.words, *order.words
+
+
+def _config(order: Order) -> Config:
+    return load(order.config, _words(order))
+
+
 def make_runner(order: Order, config: Config) -> Runner:
     shape = Shape(config.rollout.group_size, config.rollout.groups_per_step)
-    return Runner(order.scale, plan(order.scale, shape), order.runs, order.config, order.words, jobs=order.jobs,
+    return Runner(order.scale, plan(order.scale, shape), order.runs, order.config, _words(order), jobs=order.jobs,
                   said=lambda line: print(line, flush=True))
 
 

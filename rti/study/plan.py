@@ -48,15 +48,16 @@ class PlanError(ValueError):
 class Scale:
     """How large a study is. `budget`: rollouts of a run. The defaults take about an hour on two cores."""
 
-    budget: int = 1152              # 18 steps of 8 x 8 plain rollouts; 16 where each of the 8 groups may be run again once
+    budget: int = 1152              # 36 steps of 4 x 8 plain rollouts; 32 where each of the 4 groups may be run again once
+    groups: int = 4                 # that a step consumes: small steps, so that few rollouts make many updates; 0: as configured
     search_budget: int = 576
     rates: tuple[float, ...] = (1e-4, 2e-4, 4e-4)
     seeds: tuple[int, ...] = (0, 1, 2)
     search_seed: int = 100
-    every: int = 6                  # steps between the evaluations that show how RTI and GRPO go on the first seed; 0: none
+    every: int = 12                 # steps between the evaluations that show how RTI and GRPO go on the first seed; 0: none
     tasks: int = 0                  # test tasks of an evaluation; 0: all
     samples: int = 4
-    teacher_steps: int = 24         # of RTI on a larger policy and on the search seed, which make the teacher
+    teacher_steps: int = 48         # of RTI on a larger policy and on the search seed, which make the teacher
     parts: tuple[str, ...] = ("methods", *SETTINGS)
     algorithms: tuple[str, ...] = ALGORITHMS
 
@@ -71,6 +72,11 @@ class Scale:
             changed[name] = _parsed(name, known[name], text)
         return replace(self, **changed).checked()
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Configuration keys of every run."""
+        return (f"rollout.groups_per_step={self.groups}",) if self.groups else ()
+
     def checked(self) -> Scale:
         if set(self.parts) - {"methods", *SETTINGS}:
             raise PlanError(f"parts={','.join(self.parts)}: there are {', '.join(('methods', *SETTINGS))}")
@@ -83,7 +89,7 @@ class Scale:
 
 SCALES = {
     "hour": Scale(),
-    "day": Scale(budget=5760, search_budget=1152, seeds=(0, 1, 2, 3, 4), every=16, teacher_steps=80),
+    "day": Scale(budget=5760, search_budget=1152, groups=8, seeds=(0, 1, 2, 3, 4), every=16, teacher_steps=80),
 }
 
 

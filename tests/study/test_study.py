@@ -16,7 +16,7 @@ from tests.end_to_end.policy import write_policy
 from tests.end_to_end.runs import ROOT, assert_clean, descendants, lines, write_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-FIELDS = ["algorithms=rti,grpo", "parts=methods", "seeds=0", "rates=1e-3", "budget=30", "samples=2", "every=0"]
+FIELDS = ["algorithms=rti,grpo", "parts=methods", "seeds=0", "rates=1e-3", "budget=30", "samples=2", "every=0", "groups=0"]
 
 
 def command(directory: Path, *words: str) -> list[str]:
