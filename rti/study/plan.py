@@ -49,7 +49,7 @@ class Scale:
     """How large a study is. `budget`: rollouts of a run. The defaults take about an hour on two cores."""
 
     budget: int = 1152              # 36 steps of 4 x 8 plain rollouts; 32 where each of the 4 groups may be run again once
-    groups: int = 4                 # that a step consumes: small steps, so that few rollouts make many updates; 0: as configured
+    groups: int = 4                 # of a step: small steps, so that few rollouts make many updates; 0: as configured
     search_budget: int = 576
     rates: tuple[float, ...] = (1e-4, 2e-4, 4e-4)
     seeds: tuple[int, ...] = (0, 1, 2)

@@ -50,8 +50,7 @@ def values(counts: np.ndarray, samples: int, formula: Formula) -> np.ndarray:
 def mean(table: np.ndarray, seed: int = 0) -> Estimate:
     """Of a method's [seeds, tasks] values."""
     rng = _stream(seed)
-    drawn = [_draw(table, rng, _tasks(table, rng)) for _ in range(RESAMPLES)]
-    return Estimate(float(table.mean()), *_interval(drawn))
+    return Estimate(float(table.mean()), *_interval(_drawn(table, rng, _shares(table.shape[1], rng))))
 
 
 def difference(a: np.ndarray, b: np.ndarray, seed: int = 0) -> Estimate:
@@ -59,19 +58,16 @@ def difference(a: np.ndarray, b: np.ndarray, seed: int = 0) -> Estimate:
     if a.shape[1] != b.shape[1]:
         raise ValueError(f"{a.shape[1]} and {b.shape[1]} tasks cannot be compared task by task")
     rng = _stream(seed)
-    drawn = []
-    for _ in range(RESAMPLES):
-        tasks = _tasks(a, rng)
-        drawn.append(_draw(a, rng, tasks) - _draw(b, rng, tasks))
-    return Estimate(float(a.mean() - b.mean()), *_interval(drawn))
+    tasks = _shares(a.shape[1], rng)
+    return Estimate(float(a.mean() - b.mean()), *_interval(_drawn(a, rng, tasks) - _drawn(b, rng, tasks)))
 
 
 def of_parts(a: Sequence[float], b: Sequence[float], seed: int = 0) -> Estimate:
     """Mean of a less mean of b, two samples without pairs."""
     rng = _stream(seed)
-    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    drawn = [rng.choice(a, len(a)).mean() - rng.choice(b, len(b)).mean() for _ in range(RESAMPLES)]
-    return Estimate(float(a.mean() - b.mean()), *_interval(drawn))
+    one, other = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    drawn = [_shares(len(x), rng) @ x for x in (one, other)]
+    return Estimate(float(one.mean() - other.mean()), *_interval(drawn[0] - drawn[1]))
 
 
 def entropy(counts: Sequence[int]) -> float:
@@ -84,15 +80,16 @@ def _stream(seed: int) -> np.random.Generator:
     return np.random.default_rng([seed, 0x73747564])      # "stud"
 
 
-def _tasks(table: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return rng.integers(0, table.shape[1], table.shape[1])
+def _shares(n: int, rng: np.random.Generator) -> np.ndarray:
+    """[RESAMPLES, n]: what part of a draw of n out of n, with replacement, each one is."""
+    return rng.multinomial(n, np.full(n, 1 / n), size=RESAMPLES) / n
 
 
-def _draw(table: np.ndarray, rng: np.random.Generator, tasks: np.ndarray) -> float:
-    seeds = rng.integers(0, table.shape[0], table.shape[0])
-    return float(table[np.ix_(seeds, tasks)].mean())
+def _drawn(table: np.ndarray, rng: np.random.Generator, tasks: np.ndarray) -> np.ndarray:
+    """[RESAMPLES]: means of draws of seeds, and of tasks as given."""
+    return ((_shares(table.shape[0], rng) @ table) * tasks).sum(1)
 
 
-def _interval(drawn: Sequence[float]) -> tuple[float, float]:
-    low, high = np.percentile(np.asarray(drawn), (2.5, 97.5))
+def _interval(drawn: np.ndarray) -> tuple[float, float]:
+    low, high = np.percentile(drawn, (2.5, 97.5))
     return float(low), float(high)
