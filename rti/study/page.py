@@ -83,5 +83,5 @@ def _accounting(study: Study) -> str:
 
 def _search(study: Study) -> str:
     return (f"Every method got the same search on seed {study.scale['search_seed']}, which no other run uses, with "
-            f"{study.scale['search_budget']} rollouts a run. Compared is the mean outcome of the plain rollouts in the second "
-            "half of the run, on training tasks; the test tasks have no part in it. RTI's variants take RTI's rate.")
+            f"{study.scale['search_budget']} rollouts a run. Compared is the mean outcome of the plain rollouts in the last "
+            "quarter of the run, on training tasks; the test tasks have no part in it. RTI's variants take RTI's rate.")

@@ -96,7 +96,7 @@ def interventions(study: Study) -> str:
 
 
 def search(study: Study) -> str:
-    """Every rate that was tried, and what it reached: mean outcome of the plain rollouts in the run's second half."""
+    """Every rate that was tried, and what it reached: mean outcome of the plain rollouts in the run's last quarter."""
     rates = sorted({float(r) for of in study.scores.values() for r in of})
     rows = [[NAMES[a], *(f"{of[str(r)]:.3f}" if str(r) in of else "" for r in rates), f"{study.rates[a]:g}"
              if a in study.rates else ""] for a, of in study.scores.items()]

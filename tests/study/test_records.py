@@ -40,8 +40,9 @@ def test_turns_are_those_of_plain_rollouts():
     assert turns_of([Group(id="", task_id="", members=[made(2), made(3), made(2)], replaced=1)]) == {2: 2}
 
 
-def test_a_search_is_scored_by_the_second_half():
-    assert score(outcome("rti", 9, 0, 0, curves={"reward/before_mean": [0.9, None, 0.9, 0.2, 0.4]})) == pytest.approx(0.3)
+def test_a_search_is_scored_by_the_last_quarter():
+    curve = [0.9, None, 0.9, 0.9, 0.8, 0.7, 0.9, 0.2, 0.4]
+    assert score(outcome("rti", 9, 0, 0, curves={"reward/before_mean": curve})) == pytest.approx(0.3)
 
 
 def test_a_study_is_read_as_it_was_written(tmp_path):
