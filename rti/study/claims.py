@@ -41,21 +41,26 @@ class Verdict(msgspec.Struct, kw_only=True):
 
 
 class Missing(Exception):
-    """A claim cannot be told: its text says which runs are missing."""
+    """A claim cannot be told wholly: its text says which runs are missing. `numbers`: what could be told."""
+
+    def __init__(self, text: str, numbers: Sequence[Number] = ()):
+        super().__init__(text)
+        self.numbers = list(numbers)
 
 
 def check(study: Study) -> list[Verdict]:
     """Every claim, in order."""
     verdicts = []
     for key, (claim, judge) in CLAIMS.items():
+        why = ""
         try:
             numbers = judge(study)
         except Missing as e:
-            verdicts.append(Verdict(key=key, claim=claim, holds=None, why=str(e)))
-            continue
-        holds = all(n.holds for n in numbers)
-        clear = all(n.clear for n in numbers) if holds else any(n.clear for n in numbers if not n.holds)
-        verdicts.append(Verdict(key=key, claim=claim, holds=holds, clear=clear, numbers=numbers))
+            numbers, why = e.numbers, str(e)
+        against = [n for n in numbers if not n.holds]
+        holds = False if against else None if why else True     # one comparison that fails is enough
+        clear = any(n.clear for n in against) if against else all(n.clear for n in numbers)
+        verdicts.append(Verdict(key=key, claim=claim, holds=holds, clear=clear, numbers=numbers, why=why))
     return verdicts
 
 
@@ -90,10 +95,23 @@ def _not_above(label: str, estimate: Estimate, threshold: float = 0.0) -> Number
     return Number(label, estimate, estimate.value <= threshold, clear)
 
 
+def _all_above(study: Study, comparisons: Sequence[tuple[str, str, str, str]]) -> list[Number]:
+    """(label, method, the one that it is to be above, measure) of each. Raises Missing, with what could be told."""
+    numbers, missing = [], []
+    for label, a, b, measure in comparisons:
+        try:
+            numbers.append(_above(label, less(study, a, b, measure)))
+        except Missing as e:
+            missing.append(str(e))
+    if missing:
+        raise Missing("; ".join(dict.fromkeys(missing)), numbers)
+    return numbers
+
+
 def rti_beats_all(study: Study) -> list[Number]:
     others = [BASE, *(a for a in ALGORITHMS if a != "rti")]
-    return [_above(f"rti - {other}, {measure}", less(study, "rti", other, measure))
-            for other in others for measure in ("p@1", "avg p^k")]
+    return _all_above(study, [(f"rti - {other}, {measure}", "rti", other, measure)
+                              for other in others for measure in ("p@1", "avg p^k")])
 
 
 def grpo_stays(study: Study) -> list[Number]:
@@ -103,22 +121,22 @@ def grpo_stays(study: Study) -> list[Number]:
 
 
 def verifier_matters(study: Study) -> list[Number]:
-    return [_above("rti - no_verifier, p@1", less(study, "rti", "no_verifier", "p@1"))]
+    return _all_above(study, [("rti - no_verifier, p@1", "rti", "no_verifier", "p@1")])
 
 
 def gate_matters(study: Study) -> list[Number]:
-    return [_above("rti - no_gate, p@1", less(study, "rti", "no_gate", "p@1"))]
+    return _all_above(study, [("rti - no_gate, p@1", "rti", "no_gate", "p@1")])
 
 
 def reweighting_is_mildest(study: Study) -> list[Number]:
     """What its loss costs is less than what the loss of the others costs: they end below it."""
-    return [_above(f"no_reweighting - {other}, p@1", less(study, "no_reweighting", other, "p@1"))
-            for other in ("no_verifier", "no_gate")]
+    return _all_above(study, [(f"no_reweighting - {other}, p@1", "no_reweighting", other, "p@1")
+                              for other in ("no_verifier", "no_gate")])
 
 
 def delta_5_is_best(study: Study) -> list[Number]:
-    return [_above(f"delta 5 - delta {delta}, p@1", less(study, "rti", method, "p@1"))
-            for delta, method in SWEEP if method != "rti"]
+    return _all_above(study, [(f"delta 5 - delta {delta}, p@1", "rti", method, "p@1")
+                              for delta, method in SWEEP if method != "rti"])
 
 
 def stronger_is_not_better(study: Study) -> list[Number]:

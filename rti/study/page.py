@@ -9,6 +9,7 @@ from rti.study.claims import Verdict
 from rti.study.records import Study
 
 WORDS = {True: "**holds**", False: "**does not hold**", None: "not told"}
+SHOWN = 12      # of the names of what is missing
 PLOTS = {
     "dynamics.png": "Training dynamics. Left: Pass@k on the test tasks; right: groups with a success among their rollouts.",
     "perplexity.png": "Perplexity of accepted corrections under the rollout prompt, over training.",
@@ -53,15 +54,15 @@ def _verdicts(verdicts: Sequence[Verdict]) -> str:
     for v in verdicts:
         numbers = "<br>".join(f"{n.label}: {claims.shown(n)}" + ("" if n.holds else " (no)") for n in v.numbers)
         doubt = " (within its interval)" if v.holds is not None and not v.clear else ""
-        rows.append([v.claim, WORDS[v.holds] + doubt, numbers or v.why])
+        rows.append([v.claim, WORDS[v.holds] + doubt, "<br>".join(filter(None, (numbers, v.why)))])
     return tables.markdown(["claim", "here", "numbers"], rows)
 
 
 def _opening(study: Study) -> str:
     scale = study.scale
     missing = ("Every run of the plan is complete." if not study.missing else
-               f"**{len(study.missing)} entries of the plan are not complete**, and what rests on them is left out: "
-               f"{', '.join(study.missing)}.")
+               f"**{len(study.missing)} entries of the plan are not complete**, and what rests on them alone is left out: "
+               f"{', '.join(study.missing[:SHOWN])}{' and others' if len(study.missing) > SHOWN else ''}.")
     policy, teacher = study.parameters.get("policy"), study.parameters.get("teacher")
     teachers = (f" The teacher of OPD and LUFFY, and the external intervener, has {teacher / 1e6:.2f} million: a "
                 f"larger copy (`rti/lab/grow.py`) after {scale['teacher_steps']} steps of RTI on seed {scale['search_seed']}."

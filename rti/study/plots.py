@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterator, Sequence
 
 import matplotlib
 import numpy as np
-from matplotlib.colors import TwoSlopeNorm
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from rti.report.plots import trailing_mean
@@ -29,7 +29,9 @@ from rti.trajectory import Source, Trajectory
 
 COLOURS = {"rti": "#c0392b", "grpo": "#2471a3", BASE: "#7f8c8d"}
 WINDOW = 3              # steps that a curve's trailing mean is over
-LINE = 78               # characters of a line of the heatmap
+LINE = 92               # characters of a line of the heatmap
+POINTS, SHADE = 8, 0.6  # its font, and how dense its colours are: text must be read through them
+ADVANCE = 0.602 * POINTS / 72       # inches that a character of DejaVu Sans Mono takes
 Piece = tuple[str, float | None]        # a token's text, and its weight where it is a correction's
 
 
@@ -186,21 +188,23 @@ def _rescued(run: Path) -> Iterator[Trajectory]:
 def heatmap(pieces: Sequence[Piece]) -> Figure:
     """Text with a box a token, coloured by weight; a piece that begins a turn begins a line."""
     lines = _wrapped(pieces)
-    figure = Figure(figsize=(9.6, 0.6 + 0.27 * len(lines)))
-    axes = figure.add_axes((0.01, 0.02, 0.88, 0.9))
+    height = 0.5 + 0.22 * len(lines)
+    figure = Figure(figsize=(LINE * ADVANCE / 0.86, height))
+    axes = figure.add_axes((0.01, 0.02, 0.86, 1 - 0.4 / height))
     axes.set_axis_off()
     axes.set_xlim(0, LINE)
     axes.set_ylim(len(lines), 0)
-    known = [w for _, w in pieces if w is not None] or [1.0]
-    norm = TwoSlopeNorm(1.0, min(min(known), 0.999), max(max(known), 1.001))
-    colours = matplotlib.colormaps["RdBu_r"]
+    reach = max([abs(w - 1) for _, w in pieces if w is not None] or [0.0]) or 0.01
+    norm, colours = Normalize(1 - reach, 1 + reach), matplotlib.colormaps["coolwarm"]
     for row, line in enumerate(lines):
         for column, text, weight in line:
             if weight is not None:
-                axes.add_patch(matplotlib.patches.Rectangle((column, row), len(text), 0.9, lw=0.3, ec="white",
+                axes.add_patch(matplotlib.patches.Rectangle((column, row), len(text), 0.9, lw=0.3, ec="white", alpha=SHADE,
                                                             fc=colours(norm(weight))))
-            axes.text(column, row + 0.7, text, family="monospace", fontsize=8, parse_math=False)
-    bar = figure.colorbar(matplotlib.cm.ScalarMappable(norm, colours), cax=figure.add_axes((0.92, 0.1, 0.015, 0.75)))
+            axes.text(column, row + 0.65, text, family="DejaVu Sans Mono", fontsize=POINTS, parse_math=False)
+    place = figure.add_axes((0.9, 0.1, 0.015, 0.7))
+    bar = figure.colorbar(matplotlib.cm.ScalarMappable(norm, colours), cax=place, alpha=SHADE)
+    bar.ax.tick_params(labelsize=7)
     bar.set_label("weight", fontsize=8)
     axes.set_title("Weights of a rescued rollout's tokens; those without a box weigh 1", fontsize=9, loc="left")
     return figure

@@ -46,6 +46,14 @@ def test_ablations_are_compared_on_the_seeds_that_they_share():
     assert verdict("verifier_matters", [*rti, one]).why == "no seed of rti and of no_verifier is complete"
 
 
+def test_one_comparison_that_fails_is_enough_though_others_are_missing():
+    sweep = [*of("rti", 4, 2), *of("delta_3", 4, 3)]
+    found = verdict("delta_5_is_best", sweep)
+    assert found.holds is False and len(found.numbers) == 1 and "delta_20" in found.why
+    open_ = verdict("delta_5_is_best", [*of("rti", 4, 2), *of("delta_3", 4, 1)])
+    assert open_.holds is None and open_.numbers[0].holds and "no_gate" in open_.why
+
+
 def test_the_mildest_ablation_is_above_the_others():
     def made(reweighting):
         return [*of("no_reweighting", 4, reweighting), *of("no_verifier", 4, 2), *of("no_gate", 4, 1)]
