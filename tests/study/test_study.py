@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from rti.study import records
+from rti.study.command import Order, check, conduct, show
+from rti.study.plan import scale_of
+from rti.study.runner import StudyError
 from tests.end_to_end.policy import write_policy
 from tests.end_to_end.runs import ROOT, assert_clean, descendants, lines, write_config
 
@@ -28,12 +31,7 @@ def environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
 
 
-def call(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(directory, *words), cwd=directory, env=environment(), capture_output=True, text=True,
-                          timeout=240)
-
-
-def test_a_study_that_was_killed_goes_on_and_ends_with_its_folder(tmp_path):
+def test_a_study_that_was_killed_goes_on_and_ends_with_its_folder(tmp_path, capsys):
     write_config(tmp_path, write_policy(tmp_path / "policy"), intervention__attempts=1)
     with (tmp_path / "first.txt").open("wb") as out:
         first = subprocess.Popen(command(tmp_path, *FIELDS), cwd=tmp_path, env=environment(), stdout=out, stderr=out)
@@ -47,7 +45,7 @@ def test_a_study_that_was_killed_goes_on_and_ends_with_its_folder(tmp_path):
         os.kill(pid, signal.SIGKILL)
     first.wait()
 
-    done = call(tmp_path, *FIELDS)
+    done = subprocess.run(command(tmp_path, *FIELDS), cwd=tmp_path, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "base-0: begins" not in done.stdout, "what is complete is not run again"
     study = records.read(tmp_path / "out" / "study.json")
@@ -62,14 +60,20 @@ def test_a_study_that_was_killed_goes_on_and_ends_with_its_folder(tmp_path):
     assert {p.name for p in (tmp_path / "out").iterdir()} >= {"README.md", "study.json", "dynamics.png", "turns.png"}
     assert "| GRPO | 1 |" in (tmp_path / "out" / "README.md").read_text()
 
-    checked = call(tmp_path, "--check")
-    assert checked.returncode == 0 and "GRPO stays within 5 points of the base policy" in checked.stdout
-    other = call(tmp_path, *FIELDS, "budget=60")
-    assert other.returncode == 1 and "steps=4" in other.stderr and "another --runs" in other.stderr
-    listed = call(tmp_path, "--list", *FIELDS, "seeds=0,1")
-    assert [line.startswith("complete") for line in listed.stdout.splitlines()] == [True, False, True, False, True, False]
+    capsys.readouterr()
+    assert check(tmp_path / "out") == 0 and "GRPO stays within 5 points of the base policy" in capsys.readouterr().out
+    assert show(order(tmp_path, "seeds=0,1")) == 0
+    complete = [line.startswith("complete") for line in capsys.readouterr().out.splitlines()]
+    assert complete == [True, False, True, False, True, False]
+    with pytest.raises(StudyError, match="now it would be steps=4.*another --runs"):
+        conduct(order(tmp_path, "budget=60"))
 
 
-def test_the_folder_of_no_study_is_refused_with_the_mend(tmp_path):
-    done = call(tmp_path, "--check")
-    assert done.returncode == 1 and "launch/study.py" in done.stderr
+def order(directory: Path, *words: str) -> Order:
+    return Order(scale=scale_of("hour", [*FIELDS, *words]), config=str(directory / "tiny.yaml"), runs=directory / "runs",
+                 out=directory / "out")
+
+
+def test_a_folder_without_a_study_is_refused_with_the_mend(tmp_path):
+    done = subprocess.run(command(tmp_path, "--check"), cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 1 and "`python launch/study.py` makes it" in done.stderr
