@@ -123,6 +123,7 @@ class Controller:
         self._passed: list[tuple[Ticket, LedgerEntry]] = []
         self._best: tuple[float, int] | None = None         # p@1 and step of the best evaluation
         self._saved_step: int | None = None
+        self._whole_step = 0        # of the newest checkpoint that is known to be whole; 0: the start
         self._begun = False         # False while the state is being brought up: there is nothing then that a stop could save
 
     # --- the run -------------------------------------------------------------------------------------------------
@@ -179,7 +180,7 @@ class Controller:
         if self.plan.version != version:
             raise RuntimeError(f"{checkpoint}: the learner is at version {version}, the plan at {self.plan.version}")
         self._best = tuple(extra["best"]) if extra and extra["best"] else None
-        self._saved_step = self.plan.step if checkpoint else None
+        self._saved_step, self._whole_step = self.plan.step if checkpoint else None, self.plan.step
         self._voided.clear()
         self._passed.clear()
         self._run.rewind_to(self.plan.step, self.plan.consumed_ids())
@@ -373,6 +374,7 @@ class Controller:
                 metrics |= evaluation_metrics(await self._evaluation(step))
             except Stopped:
                 stopped = True      # the step itself is whole, and is written down as such
+        await self._bound_loss(step)
         trained_tokens = metrics.get("policy/trained_tokens", 0.0)
         metrics |= await self._guarded(self._meter.close(self._actors, self._episodes, groups, trained_tokens))
         self._progress.update(step, self._run.log(step, metrics))
@@ -380,6 +382,15 @@ class Controller:
             raise Stopped
         if self._due(self._config.checkpoint.every) or self.plan.finished or self._best is not None and self._best[1] == step:
             await self._save()
+
+    async def _bound_loss(self, step: int) -> None:
+        """Before a step counts as made: a kill must cost no more than checkpoint.every such steps. A checkpoint that is still
+        being written may have been overtaken by one step, and by no further one; then it is waited for."""
+        every = self._config.checkpoint.every
+        if self._saved_step is not None and 0 < every < step - self._whole_step:
+            with self._meter.time("checkpoint_s"):
+                await self._guarded(self._actors.learner.wait_saved())
+            self._whole_step = self._saved_step
 
     def _due(self, every: int) -> bool:
         return every > 0 and self.plan.step % every == 0
@@ -411,7 +422,7 @@ class Controller:
         with self._meter.time("checkpoint_s"):
             extra = {"plan": self.plan.state(), "best": list(self._best) if self._best else None}
             await self._guarded(self._actors.learner.save(step_directory(self._run.checkpoints, self.plan.step), extra))
-            self._saved_step = self.plan.step
+            self._whole_step, self._saved_step = self._saved_step or self._whole_step, self.plan.step
             await self._prune()
 
     async def _prune(self) -> None:

@@ -50,6 +50,8 @@ def train(config: Config, resume: str = "auto") -> int:
                   "steps=N goes on with it.\n" + _report(run_dir))
             return 0
         with open_progress(config.steps, done=done) as progress, ToProgress(progress).instead_of_stderr():
+            if run.resumed:
+                progress.note(f"going on from {checkpoint.name if checkpoint else 'the start: no checkpoint was whole yet'}")
             finished = asyncio.run(_train(config, run, checkpoint, progress))
         if not finished:
             print(f"stopped after step {run.step} of {config.steps}. To go on: the same command again (--resume auto).")

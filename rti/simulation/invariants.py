@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Collection
 
 from rti.control.plan import Phase
+from rti.learner.checkpoint import step_of
 from rti.run.audit import RUN_CHECKS
 from rti.run.directory import LEDGER, METRICS
 from rti.run.files import read_lines
@@ -75,6 +76,13 @@ class Watch:
             raise Violation(f"the buffer holds {odd}, of which the plan knows nothing")
         if odd := sorted(kept - set(live)):
             raise Violation(f"{odd} are to be used again, and not in the buffer")
+
+
+def at_most_lost(step: int, checkpoints: Path, every: int) -> None:
+    """A step was written down: were everything killed now, no more than `every` steps would be lost."""
+    whole = max((made for path in checkpoints.glob("step-*") if (made := step_of(path)) is not None), default=0)
+    if every and step - whole > every:
+        raise Violation(f"step {step} is made, the newest whole checkpoint is of step {whole}, and checkpoint.every is {every}")
 
 
 def at_the_end(controller: Controller, config: Config, path: Path, live: Collection[str], processes: Collection[str]) -> None:

@@ -35,7 +35,7 @@ from rti.run.directory import LEDGER, METRICS, RunDirectory
 from rti.run.files import read_lines, write_json
 from rti.run.lock import DirectoryLock
 from rti.simulation.actors import Buffer, EpisodeActor, Generator, Learner, Replica, Worker
-from rti.simulation.invariants import Violation, Watch, at_the_end
+from rti.simulation.invariants import Violation, Watch, at_most_lost, at_the_end
 from rti.simulation.loop import Killed, VirtualLoop
 from rti.simulation.network import Network, Process
 
@@ -310,6 +310,7 @@ class Directory(RunDirectory):
     def log(self, step: int, values: Any) -> dict[str, Any]:
         self._world.killed_in_write(self.path / METRICS)
         line = super().log(step, values)
+        at_most_lost(step, self.checkpoints, self.config.checkpoint.every)
         self._world.killed_in_write(self.path / METRICS)
         if self._world.watch is not None:
             self._world.watch.step_end(self._world._live())

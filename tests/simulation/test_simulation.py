@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from rti.actors.controller import Controller
 from rti.actors.fleet import Fleet
 from rti.control import admission
 from rti.control.journal import Kind
@@ -106,8 +107,15 @@ def rebuild_without_allowances(monkeypatch):
     monkeypatch.setattr(LeaseTable, "restore", lambda self, group_id, uses=1: honest(self, group_id))
 
 
+def let_a_checkpoint_take_as_long_as_it_likes(monkeypatch):
+    async def bound_loss(self, step):
+        """Never wait."""
+
+    monkeypatch.setattr(Controller, "_bound_loss", bound_loss)
+
+
 @pytest.mark.parametrize("plant", [
-    keep_what_is_too_old, rebuild_without_allowances,
+    let_a_checkpoint_take_as_long_as_it_likes, keep_what_is_too_old, rebuild_without_allowances,
     never_void, one_slot_too_many, commit_without_journal, put_without_journal, resume_one_group_back,
     adopt_from_weights_that_are_gone, publish_to_the_first_generator_alone, adopt_out_of_order, slots_are_never_freed])
 def test_a_planted_fault_is_found_within_some_hundred_seeds(plant, monkeypatch):
