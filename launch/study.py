@@ -12,7 +12,7 @@ EPILOG = """Fields of a scale, e.g. `budget=2304 seeds=0,1,2,3,4 parts=methods,a
 def main() -> int:
     parser = argparse.ArgumentParser(prog="launch/study.py", epilog=EPILOG, description="Every method on the lab's task under "
                                      "one budget: runs what is missing, and writes tables, plots and verdicts.")
-    parser.add_argument("--scale", default="hour", metavar="hour|day", help="how large (default: hour, on two cores)")
+    parser.add_argument("--scale", default="hour", metavar="hour|day", help="how large (default: hour; docs/lab.md)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time (default 1; a run keeps a core busy)")
     parser.add_argument("--config", default="lab.yaml", metavar="NAME.yaml", help="what is trained on what (default lab.yaml)")
     parser.add_argument("--set", action="append", default=[], metavar="key=value", help="a configuration key of every run")

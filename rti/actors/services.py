@@ -10,7 +10,7 @@ import asyncio
 from typing import Any, Iterator, Sequence
 
 from rti.config.schema import Config, EndpointConfig
-from rti.config.teacher import ROLES
+from rti.config.teacher import played
 from rti.control.concurrency import all_of
 from rti.engines.base import PromptTooLong
 from rti.engines.endpoint import ChatEndpoint
@@ -48,10 +48,8 @@ def check_services(config: Config, training: bool = True) -> None:
 
 
 def _of_roles(config: Config) -> Iterator[tuple[str, EndpointConfig]]:
-    for role in ROLES if config.algo.name == "rti" else ():
-        settings = getattr(config.intervention, role)
-        if settings.player == "endpoint":
-            yield role, settings.endpoint
+    for role in played(config, by="endpoint"):
+        yield role, getattr(config.intervention, role).endpoint
 
 
 def _of_environment(config: Config) -> Iterator[tuple[str, EndpointConfig]]:

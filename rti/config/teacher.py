@@ -23,9 +23,9 @@ def rolls_out(config: Config) -> bool:
     return config.algo.name == "luffy"
 
 
-def played(config: Config) -> list[str]:
-    """The roles of the intervention that the teacher plays."""
-    return [role for role in ROLES if config.algo.name == "rti" and getattr(config.intervention, role).player == "teacher"]
+def played(config: Config, by: str = "teacher") -> list[str]:
+    """The roles of the intervention that such a player plays; none where the method does not intervene."""
+    return [role for role in ROLES if config.algo.name == "rti" and getattr(config.intervention, role).player == by]
 
 
 def wanted(config: Config) -> str:

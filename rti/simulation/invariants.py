@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Collection
 
 from rti.control.plan import Phase
-from rti.learner.checkpoint import step_of
+from rti.learner.checkpoint import newest_whole, step_of
 from rti.run.audit import RUN_CHECKS
 from rti.run.directory import LEDGER, METRICS
 from rti.run.files import read_lines
@@ -80,7 +80,8 @@ class Watch:
 
 def at_most_lost(step: int, checkpoints: Path, every: int) -> None:
     """A step was written down: were everything killed now, no more than `every` steps would be lost."""
-    whole = max((made for path in checkpoints.glob("step-*") if (made := step_of(path)) is not None), default=0)
+    newest = newest_whole(checkpoints, lambda _: None)
+    whole = step_of(newest) if newest is not None else 0
     if every and step - whole > every:
         raise Violation(f"step {step} is made, the newest whole checkpoint is of step {whole}, and checkpoint.every is {every}")
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from rti.study import statistics
 from rti.study.plan import ALGORITHMS, BASE
-from rti.study.records import Outcome, Study
-from rti.study.statistics import MEASURES, Estimate
+from rti.study.records import Outcome, Study, quarters
+from rti.study.statistics import MEASURES, Estimate, Formula
 
 WITHIN = 0.05       # of the base policy, in which GRPO is claimed to stay
 SWEEP = (("0", "delta_0"), ("3", "delta_3"), ("5", "rti"), ("20", "delta_20"), ("inf", "no_gate"))
@@ -65,14 +65,14 @@ def check(study: Study) -> list[Verdict]:
 
 
 # --- comparing methods -------------------------------------------------------------------------------------------
-def table(study: Study, outcomes: Sequence[Outcome], measure: str, cls: str = "") -> np.ndarray:
+def table(study: Study, outcomes: Sequence[Outcome], measure: Formula, cls: str = "") -> np.ndarray:
     """[seeds, tasks] of a measure, all tasks or those of a class. Raises Missing where there is nothing."""
     evaluated = [o for o in outcomes if o.passed]
     if not evaluated:
         raise Missing("no run was evaluated")
     tasks = [t for t, c in study.classes.items() if cls in ("", c)]
     counts = np.array([[o.passed[t] for t in tasks] for o in evaluated])
-    return statistics.values(counts, evaluated[0].samples, MEASURES[measure])
+    return statistics.values(counts, evaluated[0].samples, measure)
 
 
 def less(study: Study, a: str, b: str, measure: str) -> Estimate:
@@ -80,7 +80,7 @@ def less(study: Study, a: str, b: str, measure: str) -> Estimate:
     seeds = {o.seed for o in study.of(a) if o.passed} & {o.seed for o in study.of(b) if o.passed}
     if not seeds:
         raise Missing(f"no seed of {a} and of {b} is complete")
-    one, other = (table(study, [o for o in study.of(m) if o.seed in seeds], measure) for m in (a, b))
+    one, other = (table(study, [o for o in study.of(m) if o.seed in seeds], MEASURES[measure]) for m in (a, b))
     return statistics.difference(one, other)
 
 
@@ -149,13 +149,6 @@ def _runs(study: Study, method: str) -> list[Outcome]:
     if not found:
         raise Missing(f"no run of {method} is complete")
     return found
-
-
-def quarters(curve: Sequence[float | None]) -> tuple[list[float], list[float]]:
-    """The values of the first and of the last quarter of the steps that have one."""
-    known = [v for v in curve if v is not None]
-    size = max(1, len(known) // 4)
-    return known[:size], known[-size:]
 
 
 def pass_8_rises(study: Study) -> list[Number]:

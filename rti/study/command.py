@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Sequence
@@ -123,10 +124,7 @@ def parameters(policy: Path) -> int:
     for file in sorted(policy.glob("*.safetensors")):
         with safe_open(file, framework="np") as weights:
             for key in weights.keys():
-                size = 1
-                for n in weights.get_slice(key).get_shape():
-                    size *= n
-                count += size
+                count += math.prod(weights.get_slice(key).get_shape())
     return count
 
 

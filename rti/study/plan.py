@@ -46,7 +46,7 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True)
 class Scale:
-    """How large a study is. `budget`: rollouts of a run. The defaults take about an hour on two cores."""
+    """How large a study is. `budget`: rollouts of a run. docs/lab.md says what the defaults take."""
 
     budget: int = 1152              # 36 steps of 4 x 8 plain rollouts; 32 where each of the 4 groups may be run again once
     groups: int = 4                 # of a step: small steps, so that few rollouts make many updates; 0: as configured

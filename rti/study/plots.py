@@ -15,13 +15,14 @@ import numpy as np
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
+from rti.evaluation import pass_at_k
 from rti.report.plots import trailing_mean
 from rti.report.tokens import TokenTexts, turns
 from rti.run import trajectories
 from rti.run.directory import TRAJECTORIES
 from rti.run.files import write_atomic
 from rti.study import statistics
-from rti.study.claims import SWEEP, Missing, table
+from rti.study.claims import SWEEP, table
 from rti.study.plan import BASE
 from rti.study.records import Study
 from rti.study.tables import NAMES, evaluated
@@ -129,10 +130,8 @@ def sweep(study: Study) -> Figure | None:
     """p@1 over the gate's threshold, with intervals."""
     points = []
     for delta, method in SWEEP:
-        try:
-            points.append((delta, statistics.mean(table(study, study.of(method), "p@1"))))
-        except Missing:
-            continue
+        if outcomes := evaluated(study, method):
+            points.append((delta, statistics.mean(table(study, outcomes, statistics.p_at_1))))
     if len(points) < 2:
         return None
     figure, (axes,) = _panels(1)
@@ -160,7 +159,7 @@ def _label(axes: Any, x: str, y: str, title: str) -> None:
 
 def _pass_k(study: Study, outcomes: Sequence[Any]) -> float | None:
     """pass@n of n samples: the share of tasks that were passed at all."""
-    return float(np.mean([[o.passed[t] > 0 for t in study.classes] for o in outcomes])) if outcomes else None
+    return float(table(study, outcomes, statistics.at(pass_at_k, outcomes[0].samples)).mean()) if outcomes else None
 
 
 # --- weights, token by token -------------------------------------------------------------------------------------

@@ -28,7 +28,6 @@ COUNTED = ("intervention/rollouts", "intervention/steps", "intervention/flagged"
            *(f"intervention/refused/{key}" for key in REFUSALS), "weight/tokens")
 PER_ACCEPTED = ("intervention/calls_original", "intervention/calls_corrected", "intervention/chars_original",
                 "intervention/chars_corrected", "ppl/accepted_mean")
-LAST_PART = 4       # the last quarter of a run is what it has become
 
 
 class Account(msgspec.Struct, kw_only=True):
@@ -140,14 +139,26 @@ def turns_of(groups: Iterable[Group]) -> dict[int, int]:
 def _groups(directory: Path, steps: int) -> Iterable[Group]:
     """The stored groups of the last quarter of the run."""
     for step, path in trajectories.files(directory / TRAJECTORIES).items():
-        if step > steps - max(1, steps // LAST_PART):
+        if step > steps - quarter(steps):
             yield from trajectories.read(path)
+
+
+def quarter(steps: int) -> int:
+    """How many steps the last quarter of a run is, which is what the run has become."""
+    return max(1, steps // 4)
+
+
+def quarters(curve: Sequence[float | None]) -> tuple[list[float], list[float]]:
+    """The values of the first and of the last quarter of the steps that have one."""
+    known = [v for v in curve if v is not None]
+    size = quarter(len(known))
+    return known[:size], known[-size:]
 
 
 def score(outcome: Outcome) -> float:
     """What the search compares: mean outcome of the plain rollouts in the last quarter of a run, on training tasks."""
-    known = [v for v in outcome.curves["reward/before_mean"] if v is not None]
-    return float(np.mean(known[-max(1, len(known) // LAST_PART):]))
+    _, last = quarters(outcome.curves["reward/before_mean"])
+    return float(np.mean(last))
 
 
 def check_account(directory: Path, outcome: Outcome) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Iterable, Sequence
 
-import numpy as np
-
 from rti.evaluation import pass_at_k, pass_hat_k
 from rti.run.metrics import REFUSALS
 from rti.study import statistics
 from rti.study.claims import SWEEP, table
 from rti.study.plan import ALGORITHMS, BASE, SETTINGS, TEACHER
 from rti.study.records import Outcome, Study
-from rti.study.statistics import MEASURES, Estimate
+from rti.study.statistics import MEASURES, Estimate, at, p_at_1
 
 NAMES = {"base": "base policy", "rti": "RTI", "grpo": "GRPO", "luffy": "LUFFY", "opd": "OPD", "gspo": "GSPO", "aepo": "AEPO",
          "teacher": "the teacher itself", "no_verifier": "without the Verifier", "no_gate": "without the gate",
@@ -37,8 +35,8 @@ def methods(study: Study) -> str:
     for method in (BASE, *ALGORITHMS, TEACHER):
         outcomes = evaluated(study, method)
         if outcomes:
-            cells = [percent(statistics.mean(table(study, outcomes, m))) for m in MEASURES]
-            by = [f"{100 * table(study, outcomes, 'p@1', c).mean():.1f}" for c in classes]
+            cells = [percent(statistics.mean(table(study, outcomes, m))) for m in MEASURES.values()]
+            by = [f"{100 * table(study, outcomes, p_at_1, c).mean():.1f}" for c in classes]
             rows.append([NAMES[method], len(outcomes), *cells, *by])
     return markdown(["method", "seeds", *MEASURES, *(f"p@1, {c}" for c in classes)], rows)
 
@@ -64,7 +62,7 @@ def by_k(study: Study, named: Sequence[tuple[str, str]]) -> str:
         outcomes = evaluated(study, method)
         if outcomes:
             ks = outcomes[0].samples
-            cells = [f"{100 * _at(study, outcomes, formula, k):.1f}" for formula in (pass_at_k, pass_hat_k)
+            cells = [f"{100 * table(study, outcomes, at(formula, k)).mean():.1f}" for formula in (pass_at_k, pass_hat_k)
                      for k in range(1, ks + 1)]
             rows.append([label, len(outcomes), *cells])
     return markdown(["", "seeds", *(f"pass@{k}" for k in range(1, ks + 1)), *(f"pass^{k}" for k in range(1, ks + 1))], rows)
@@ -125,11 +123,6 @@ def total(outcomes: Sequence[Outcome]) -> dict[str, float]:
 
 def name_of(method: str) -> str:
     return NAMES.get(method) or method.replace("delta_", "RTI, delta ")
-
-
-def _at(study: Study, outcomes: Sequence[Outcome], formula: Any, k: int) -> float:
-    counts = np.array([[o.passed[t] for t in study.classes] for o in outcomes])
-    return float(statistics.values(counts, outcomes[0].samples, statistics.at(formula, k)).mean())
 
 
 def _count(key: str) -> Any:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from rti.study.claims import CLAIMS, accepted_ppl, check, listed, quarters
+from rti.study.claims import CLAIMS, accepted_ppl, check, listed
 from rti.study.plan import ALGORITHMS
+from rti.study.records import quarters
 from tests.study.made import outcome, study
 
 OTHERS = [a for a in ALGORITHMS if a != "rti"]
